@@ -1,0 +1,170 @@
+"""What is on disk of a checkpoint, read once: no model, no guess."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from theodolite.errors import CheckpointError, Unsupported
+
+if TYPE_CHECKING:
+    import mlx.core as mx
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint folder in the published (Hugging Face, sentence-transformers or mlx-community) layout.
+
+    :raises CheckpointError: if the folder or its config.json is missing or is not what it should be.
+    """
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        if not self.path.is_dir():
+            raise CheckpointError(f"{self.path}: no such folder")
+        if self.is_adapter_only:
+            raise Unsupported(
+                f"{self.path} holds only a LoRA adapter (adapter_model.safetensors) and no base weights; adapters are "
+                "not merged here: merge it into its base model, export the full checkpoint, and load that"
+            )
+        if not self.has("config.json"):
+            raise CheckpointError(f"{self.path}: config.json is missing, so this is no checkpoint folder")
+        self.config  # noqa: B018 - read now, so that a broken file is reported before anything else
+
+    def has(self, name: str) -> bool:
+        """Whether the folder holds a file called ``name``; a link that points nowhere is an error.
+
+        :raises CheckpointError: for a dangling link (an interrupted download).
+        """
+        file = self.path / name
+        if file.is_symlink() and not file.exists():
+            raise CheckpointError(f"{file} is a link to a file that is not there; download the checkpoint again")
+        return file.is_file()
+
+    def json(self, name: str) -> dict[str, Any]:
+        """The object in a JSON file, or an empty one where there is no such file.
+
+        :raises CheckpointError: if the file is not a JSON object.
+        """
+        value = self.json_value(name)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise CheckpointError(f"{self.path / name}: a JSON object was expected, not {type(value).__name__}")
+        return value
+
+    def json_value(self, name: str) -> Any:
+        """The value in a JSON file, or None where there is no such file."""
+        if not self.has(name):
+            return None
+        try:
+            return json.loads((self.path / name).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise CheckpointError(f"{self.path / name} is not valid JSON: {error}") from None
+
+    def text(self, name: str) -> str | None:
+        """The text of a file, or None where there is no such file."""
+        if not self.has(name):
+            return None
+        try:
+            return (self.path / name).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"{self.path / name} is not UTF-8 text: {error}") from None
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """config.json."""
+        return self.json("config.json")
+
+    @property
+    def model_type(self) -> str:
+        """``model_type`` of config.json, empty where it has none."""
+        return str(self.config.get("model_type") or "")
+
+    @property
+    def architecture(self) -> str:
+        """``architectures[0]`` of config.json, empty where it has none."""
+        names = self.config.get("architectures") or [""]
+        return str(names[0]) if isinstance(names, list) else str(names)
+
+    @property
+    def is_classifier(self) -> bool:
+        """Whether the architecture is a ``*ForSequenceClassification``: a reranker, never an embedder."""
+        return self.architecture.endswith("ForSequenceClassification")
+
+    @cached_property
+    def modules(self) -> tuple[Module, ...]:
+        """The entries of modules.json, in order; empty where there is none."""
+        entries = self.json_value("modules.json")
+        if entries is None:
+            return ()
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise CheckpointError(f"{self.path / 'modules.json'}: a list of objects was expected")
+        return tuple(Module(str(e.get("type", "")), str(e.get("path", "")), self) for e in entries)
+
+    @cached_property
+    def pooling_folder(self) -> str | None:
+        """The folder of the sentence-transformers pooling module, None where the checkpoint has none."""
+        for module in self.modules:
+            if module.name == "Pooling":
+                return module.path
+        return "1_Pooling" if self.has("1_Pooling/config.json") else None
+
+    @property
+    def quantization(self) -> dict[str, Any]:
+        """The ``quantization`` block of config.json (mlx-community), empty where it has none."""
+        block = self.config.get("quantization") or self.config.get("quantization_config") or {}
+        return block if isinstance(block, dict) else {}
+
+    @property
+    def is_adapter_only(self) -> bool:
+        """Whether the folder holds a LoRA adapter and no base weights."""
+        names = {file.name for file in self.path.iterdir()}
+        adapter = bool(names & {"adapter_model.safetensors", "adapter_model.bin"})
+        return adapter and not any(_is_base(name) for name in names)
+
+    @cached_property
+    def label(self) -> str:
+        """What the checkpoint is called: the repository's last part inside a Hub cache, else the folder's name."""
+        parts = self.path.absolute().parts
+        for part in reversed(parts):
+            if part.startswith("models--"):
+                return part.split("--")[-1]
+        return parts[-1]
+
+    def weights(self) -> dict[str, mx.array]:
+        """All tensors by their stored names, lazily read; those of a module folder come as ``2_Dense.linear.weight``.
+
+        :raises CheckpointError: for a missing, truncated or unreadable file, named.
+        """
+        from theodolite import weights
+
+        return weights.read(self)
+
+
+@dataclass(frozen=True)
+class Module:
+    """One entry of modules.json."""
+
+    type: str
+    path: str
+    checkpoint: Checkpoint
+
+    @property
+    def name(self) -> str:
+        """The last part of the type: ``Transformer``, ``Pooling``, ``Dense``, ``Normalize``."""
+        return self.type.rsplit(".", 1)[-1]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """config.json of the module's folder, empty where it has none."""
+        return self.checkpoint.json(f"{self.path}/config.json" if self.path else "config.json")
+
+
+def _is_base(name: str) -> bool:
+    stem = name.removesuffix(".index.json")
+    return stem.endswith((".safetensors", ".bin")) and stem.startswith(("model", "pytorch_model", "weights"))

@@ -1,0 +1,149 @@
+"""Vectors for texts, token ids and images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from theodolite import sentence_transformers
+from theodolite.engine import Engine, Progress
+from theodolite.errors import RequestError
+from theodolite.values import Embeddings, ImageItem, Item, Row, TextItem, TokenItem
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+BATCH_SIZE = 16
+EPSILON = 1e-9
+INT16_SCALE = 32760.0
+"""llama-server scales the largest component to this under ``--embd-normalize 0``."""
+
+Input = str | Sequence[int] | Item | Any
+
+
+class Embedder(Engine):
+    """A loaded embedding checkpoint. Make one with `theodolite.load`."""
+
+    @property
+    def dim(self) -> int:
+        """Width of a vector (of each row, for multi-vector models)."""
+        return self.profile.dim
+
+    @property
+    def multi_vector(self) -> bool:
+        """Whether an input gives one vector per token, to be compared by `theodolite.maxsim`."""
+        return self.profile.multi_vector
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The checkpoint's own prompts by name."""
+        return sentence_transformers.prompts(self.checkpoint)
+
+    def embed(
+        self,
+        inputs: Sequence[Input],
+        *,
+        instruction: str | None = None,
+        prompt_name: str | None = None,
+        dimensions: int | None = None,
+        embd_normalize: int | None = None,
+        batch_size: int | None = None,
+        progress: Progress | None = None,
+    ) -> Embeddings:
+        """Embed texts, token-id lists or images (PIL), in order.
+
+        :param instruction: used by families whose prompt has a place for one, ignored by the others.
+        :param prompt_name: one of `prompts`, put before every text.
+        :param dimensions: keep the first components only, and normalize again.
+        :param embd_normalize: -1 none, 0 largest component to 32760, 1 taxicab, 2 euclidean, above that the p-norm.
+        :returns: vectors ``[N, D]`` float32, or a list of ``[L, K]`` for multi-vector models.
+        :raises RequestError: for an input or argument that cannot be served.
+        :raises InvalidResult: if the model gives a number that is not finite.
+        """
+        if isinstance(inputs, str):
+            raise RequestError("inputs should be a list of texts, not one text")
+        if not inputs:
+            raise RequestError("inputs should not be empty")
+        self.check(dimensions, embd_normalize)
+        items = [as_item(value) for value in inputs]
+        if prompt_name is not None:
+            before = sentence_transformers.prompt(self.checkpoint, prompt_name)
+            items = [TextItem(before + item.text) if isinstance(item, TextItem) else item for item in items]
+        rows = self.encode(items, instruction)
+        vectors = self.run(rows, batch_size or self.profile.batch_size or BATCH_SIZE, progress)
+        return self.finish(rows, vectors, dimensions=dimensions, embd_normalize=embd_normalize)
+
+    def embed_query(self, text: str, **options: Any) -> np.ndarray:
+        """Embed one search query with the checkpoint's own ``query`` prompt, where it has one."""
+        return self._one(text, ("query", "search_query", "Retrieval-query"), options)
+
+    def embed_document(self, text: str, **options: Any) -> np.ndarray:
+        """Embed one document with the checkpoint's own ``document`` prompt, where it has one."""
+        return self._one(text, ("document", "passage", "search_document", "Retrieval-document"), options)
+
+    def _one(self, text: str, names: tuple[str, ...], options: dict[str, Any]) -> np.ndarray:
+        name = next((name for name in names if name in self.prompts), None)
+        vector: np.ndarray = self.embed([text], prompt_name=name, **options).vectors[0]
+        return vector
+
+    def check(self, dimensions: int | None, embd_normalize: int | None) -> None:
+        """Refuse arguments that no vector of this model can satisfy.
+
+        :raises RequestError: naming the argument and its range.
+        """
+        if dimensions is not None and not 1 <= dimensions <= self.dim:
+            raise RequestError(f"dimensions must be between 1 and {self.dim} for this model, got {dimensions}")
+        if embd_normalize is not None and embd_normalize < -1:
+            raise RequestError(f"embd_normalize must be -1 or more, got {embd_normalize}")
+
+    def finish(
+        self,
+        rows: Sequence[Row],
+        vectors: Sequence[np.ndarray],
+        *,
+        dimensions: int | None = None,
+        embd_normalize: int | None = None,
+    ) -> Embeddings:
+        """Normalize, truncate to ``dimensions`` and count. Needs no model; any thread."""
+        norm = embd_normalize if embd_normalize is not None else (2 if self.profile.normalize else -1)
+        done = [normalize(vector if dimensions is None else vector[..., :dimensions], norm) for vector in vectors]
+        tokens, cut = sum(row.prompt_tokens for row in rows), sum(row.truncated for row in rows)
+        return Embeddings(done if self.multi_vector else np.stack(done), tokens, cut)
+
+
+def as_item(value: Input) -> Item:
+    """An input of the Python API as an item: a str, a sequence of token ids, a PIL image, or an item already."""
+    if isinstance(value, str):
+        return TextItem(value)
+    if isinstance(value, (TextItem, TokenItem, ImageItem)):
+        return value
+    if hasattr(value, "getbands"):  # a PIL image, without importing PIL for texts
+        return ImageItem(_rgb(value))
+    if isinstance(value, (Sequence, np.ndarray)):
+        ids = list(value)
+        if ids and all(isinstance(i, (int, np.integer)) and not isinstance(i, bool) for i in ids):
+            return TokenItem(tuple(int(i) for i in ids))
+    raise RequestError(f"an input should be a text, a list of token ids or an image, not {type(value).__name__}")
+
+
+def _rgb(image: Image) -> Image:
+    from theodolite import images
+
+    return images.to_rgb(image)
+
+
+def normalize(vectors: np.ndarray, p: int) -> np.ndarray:
+    """Scale the last axis: -1 not at all, 0 its largest component to 32760, else to p-norm 1. Zeros stay zeros."""
+    if p < 0:
+        return vectors
+    wide = vectors.astype(np.float64)
+    if p == 0:
+        size = np.abs(wide).max(axis=-1, keepdims=True) / INT16_SCALE
+    elif p == 2:
+        size = np.sqrt((wide * wide).sum(axis=-1, keepdims=True))
+    else:
+        largest = np.maximum(np.abs(wide).max(axis=-1, keepdims=True), np.finfo(np.float64).tiny)
+        size = largest * ((np.abs(wide) / largest) ** p).sum(axis=-1, keepdims=True) ** (1 / p)
+    return (wide / np.maximum(size, EPSILON)).astype(np.float32)

@@ -1,0 +1,164 @@
+"""What embedders and rerankers share: a loaded checkpoint that turns rows into pooled numbers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+import numpy as np
+
+from theodolite import limits, loading, pooling, registry, sentence_transformers, settings, tokenize
+from theodolite.checkpoint import Checkpoint
+from theodolite.errors import BrokenPlugin, InvalidResult, RequestError, Unsupported
+from theodolite.nn import kernels
+from theodolite.values import ImageItem, Item, Pooling, Row, Task, TextItem
+
+if TYPE_CHECKING:
+    import mlx.nn as nn
+
+    from theodolite.registry import Family, Registry
+    from theodolite.values import Profile
+
+BATCH_TOKENS = 16_384
+"""Most padded tokens of one forward pass; a batch of long rows holds fewer of them."""
+CACHE_LIMIT = 512 * 1024 * 1024
+"""Bytes of freed buffers that MLX may keep; every new length makes new sizes, so without a bound it only grows."""
+POOLING_NAMES = {"last": Pooling.LASTTOKEN, **{mode.value: mode for mode in Pooling}}
+log = logging.getLogger("theodolite")
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a user may say about loading; None leaves it to the checkpoint."""
+
+    family: str | None = None
+    dtype: str = "auto"
+    max_length: int | None = None
+    pooling: str | None = None
+    """``mean``, ``cls``, ``last`` or ``max``."""
+    kernels: str | None = None
+
+
+class Engine:
+    """A checkpoint loaded for one task. Loading and `forward` belong on one thread; `encode` may run on any."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, task: Task, options: Options, plugins: Registry | None = None
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.family: Family = (plugins or registry.installed()).elect(checkpoint, task, options.family)
+        self.profile: Profile = self.family.profile
+        sentence_transformers.check(checkpoint, self.profile)
+        self.pooling = _pooling(checkpoint, self.profile, options.pooling)
+        self.max_length = limits.max_length(checkpoint, self.profile, options.max_length)
+        self.tokenizer = tokenize.Tokenizer(checkpoint)
+        kernels.choose(options.kernels)
+        mx.set_cache_limit(CACHE_LIMIT)
+        self.model: nn.Module = loading.model(self.family, checkpoint, options.dtype)
+
+    @property
+    def label(self) -> str:
+        """What the checkpoint is called."""
+        return self.checkpoint.label
+
+    def encode(self, items: Sequence[Item], instruction: str | None = None) -> list[Row]:
+        """Prompt and tokenize items; needs no model. Any thread.
+
+        :raises RequestError: for an item that is empty, not of this model's kind, or outside its vocabulary.
+        """
+        prompts = []
+        for i, item in enumerate(items):
+            if isinstance(item, TextItem) and not item.text:
+                raise RequestError(f"input[{i}] is an empty string")
+            if isinstance(item, ImageItem) and not self.profile.images:
+                raise RequestError(
+                    f"input[{i}] is an image, but the loaded {self._what} model does not accept images"
+                )
+            prompts.append(
+                self.family.prompt(self.checkpoint, item, instruction, self.tokenizer, self.max_length)
+            )
+        return tokenize.rows(self.tokenizer, prompts, self.max_length, self.profile.vocab_size)
+
+    @property
+    def _what(self) -> str:
+        return "embedding" if self.profile.task is Task.EMBED else "reranker"
+
+    def batches(self, rows: Sequence[Row], batch_size: int) -> Iterator[list[int]]:
+        """Cut rows into micro-batches, longest first: indices of at most ``batch_size`` rows and `BATCH_TOKENS` padded
+        tokens. A row with an image goes alone, as positions and vision features are per sequence.
+        """
+        yield from ([i] for i, row in enumerate(rows) if row.image is not None)
+        texts = [i for i, row in enumerate(rows) if row.image is None]
+        texts.sort(key=lambda i: -len(rows[i].input_ids))
+        while texts:
+            width = self.profile.width or len(rows[texts[0]].input_ids)
+            count = max(1, min(batch_size, BATCH_TOKENS // width))
+            yield texts[:count]
+            texts = texts[count:]
+
+    def forward(self, rows: Sequence[Row]) -> np.ndarray:
+        """One forward pass: ``[B, D]``, ``[B, L, K]`` or ``[B]`` float32, not normalized. On the model's thread.
+
+        :raises InvalidResult: if any number is not finite.
+        """
+        batch = tokenize.batch(rows, self.profile, self.tokenizer.pad_id)
+        hidden = self.family.forward(self.model, batch).astype(mx.float32)
+        pooled = self.family.pool(self.model, hidden, batch, self.pooling).astype(mx.float32)
+        self._check_shape(tuple(pooled.shape), len(rows), batch.input_ids.shape[1])
+        answer = np.array(pooled)
+        if not np.isfinite(answer).all():
+            raise InvalidResult(f"{self._what} inference returned an invalid numeric result")
+        return answer
+
+    def _check_shape(self, shape: tuple[int, ...], rows: int, length: int) -> None:
+        wanted: tuple[int, ...]
+        if self.profile.task is Task.RERANK:
+            wanted = (rows,)
+        elif self.profile.multi_vector:
+            wanted = (rows, length, self.profile.dim)
+        else:
+            wanted = (rows, self.profile.dim)
+        if shape != wanted:
+            raise BrokenPlugin(f"family {self.family.plugin} pooled to {list(shape)}, its profile says {list(wanted)}")
+
+    def run(self, rows: Sequence[Row], batch_size: int, progress: Progress | None = None) -> list[np.ndarray]:
+        """Every row's answer, in order, trimmed to its real tokens where it has one vector per token."""
+        answers: list[Any] = [None] * len(rows)
+        done = 0
+        for indices in self.batches(rows, batch_size):
+            batch = [rows[i] for i in indices]
+            pooled = self.forward(batch)
+            for i, row, answer in zip(indices, batch, pooled, strict=True):
+                if self.profile.multi_vector:
+                    real = len(row.input_ids)
+                    answer = answer[-real:] if self.profile.padding == "left" else answer[:real]
+                answers[i] = answer
+            done += len(indices)
+            if progress is not None:
+                progress(done, len(rows))
+        return answers
+
+
+def _pooling(checkpoint: Checkpoint, profile: Profile, asked: str | None) -> Pooling:
+    variable = settings.read("EMBEDDING_POOLING")
+    fixed = profile.pooling_fixed or profile.multi_vector or profile.task is Task.RERANK
+    if fixed:
+        if asked is not None:
+            raise Unsupported(f"--pooling {asked}: family {profile.family!r} pools in its own way on this checkpoint")
+        if variable is not None:
+            log.warning("EMBEDDING_POOLING=%s is ignored: family %r pools in its own way", variable, profile.family)
+        return profile.pooling
+    own = pooling.read(checkpoint)
+    if asked is None and variable is not None:
+        log.warning("pooling %s is set by the environment", variable)
+    choice = asked or variable
+    if choice is None:
+        return own or profile.pooling
+    if choice not in POOLING_NAMES:
+        raise Unsupported(f"pooling {choice!r} is not supported (supported: {', '.join(sorted(POOLING_NAMES))})")
+    return POOLING_NAMES[choice]

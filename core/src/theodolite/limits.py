@@ -1,0 +1,37 @@
+"""How long a row may be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from theodolite.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from theodolite.checkpoint import Checkpoint
+    from theodolite.values import Profile
+
+HARD_CAP = 8192
+UNSET_FROM = 1_000_000
+"""transformers writes a huge ``model_max_length`` where a tokenizer has no limit."""
+
+
+def max_length(checkpoint: Checkpoint, profile: Profile, asked: int | None = None) -> int:
+    """The most tokens of a row, special tokens included: the smallest of all limits that apply.
+
+    :param asked: ``--max-length``; it only lowers.
+    """
+    limits = [HARD_CAP, profile.max_positions, profile.width, asked]
+    limits.append(_positive(checkpoint, "sentence_bert_config.json", "max_seq_length"))
+    declared = _positive(checkpoint, "tokenizer_config.json", "model_max_length")
+    if declared is not None and declared < UNSET_FROM:
+        limits.append(declared)
+    return min(limit for limit in limits if limit is not None)
+
+
+def _positive(checkpoint: Checkpoint, name: str, key: str) -> int | None:
+    value: Any = checkpoint.json(name).get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise CheckpointError(f"{checkpoint.path / name}: {key} should be a number, not {value!r}")
+    return int(value) if value > 0 else None

@@ -1,0 +1,70 @@
+"""From a checkpoint to a model with its parameters: strict, quantized where it is stored so, evaluated on this thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+import mlx.nn as mlx_nn
+from mlx.utils import tree_flatten, tree_unflatten
+
+from theodolite.errors import CheckpointError
+from theodolite.nn import kernels, quantized
+
+if TYPE_CHECKING:
+    from theodolite.checkpoint import Checkpoint
+    from theodolite.registry import Family
+
+DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
+
+
+def model(family: Family, checkpoint: Checkpoint, dtype: str = "auto") -> mlx_nn.Module:
+    """Build the family's model and fill in every parameter.
+
+    :param dtype: ``auto`` computes in float32 on a CPU and as stored on a GPU; else a name of `DTYPES`.
+    :raises CheckpointError: for a missing, left-over or misshapen tensor, named.
+    """
+    built = family.build(checkpoint)
+    weights = family.sanitize(checkpoint, checkpoint.weights())
+    weights = quantized.prepare(built, weights, checkpoint, keep=kernels.device() == "gpu")
+    _match(checkpoint, dict(tree_flatten(built.parameters())), weights)
+    target = DTYPES.get(dtype) or (mx.float32 if kernels.device() == "cpu" else None)
+    for name in list(weights):
+        tensor = weights.pop(name)
+        if target is not None and mx.issubdtype(tensor.dtype, mx.floating):
+            tensor = tensor.astype(target)
+        mx.eval(tensor)  # one by one, so that a half-precision file is never held twice
+        built.update(tree_unflatten([(name, tensor)]), strict=False)
+    built.eval()
+    built.freeze()
+    mx.eval(_arrays(built))
+    return built
+
+
+def _match(checkpoint: Checkpoint, parameters: dict[str, Any], weights: dict[str, mx.array]) -> None:
+    if missing := sorted(set(parameters) - set(weights)):
+        raise CheckpointError(f"{checkpoint.path}: tensor {missing[0]} is missing{_more(missing)}")
+    if extra := sorted(set(weights) - set(parameters)):
+        raise CheckpointError(f"{checkpoint.path}: tensor {extra[0]} has no place in the model{_more(extra)}")
+    for name, parameter in parameters.items():
+        found, wanted = tuple(weights[name].shape), tuple(parameter.shape)
+        if found != wanted:
+            raise CheckpointError(
+                f"{checkpoint.path}: tensor {name} has shape {list(found)}, config.json asks for {list(wanted)}"
+            )
+
+
+def _more(names: list[str]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+
+
+def _arrays(module: Any) -> list[mx.array]:
+    """Every array below a module, the buffers included whose names begin with ``_`` and that parameters() leaves out."""
+    if isinstance(module, mx.array):
+        return [module]
+    if isinstance(module, dict):
+        own = [] if not isinstance(module, mlx_nn.Module) else list(vars(module).values())
+        return [array for value in [*module.values(), *own] for array in _arrays(value)]
+    if isinstance(module, (list, tuple)):
+        return [array for value in module for array in _arrays(value)]
+    return []

@@ -1,0 +1,62 @@
+"""Layers with the names and parameters of `mlx.nn`, computed by the kernels in use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+import mlx.nn as mlx_nn
+
+from theodolite.nn import kernels
+
+if TYPE_CHECKING:
+    from theodolite.nn.masks import Mask
+
+
+class Linear(mlx_nn.Linear):
+    """``x @ weight.T + bias``, with an optional activation that the kernels may fuse."""
+
+    def __call__(self, x: mx.array, act: str | None = None) -> mx.array:
+        return kernels.active.linear(x, self.weight, self.get("bias"), act)
+
+    def to_quantized(self, *args: object, **kwargs: object) -> mlx_nn.Module:
+        return QuantizedLinear.from_linear(self, *args, **kwargs)
+
+
+class QuantizedLinear(mlx_nn.QuantizedLinear):
+    """The quantized twin of `Linear`, on devices that compute with quantized weights."""
+
+    def __call__(self, x: mx.array, act: str | None = None) -> mx.array:
+        y = super().__call__(x)
+        return kernels.active.activation(y, act) if act else y
+
+
+class Embedding(mlx_nn.Embedding):
+    """A table of rows; ids must have been checked, for a gather is not."""
+
+
+class LayerNorm(mlx_nn.LayerNorm):
+    """LayerNorm over the last axis; ``norm(x, residual)`` normalizes the sum."""
+
+    def __call__(self, x: mx.array, residual: mx.array | None = None) -> mx.array:
+        weight, bias = self.get("weight"), self.get("bias")
+        if residual is not None:
+            return kernels.active.add_layer_norm(x, residual, weight, bias, self.eps)
+        return kernels.active.layer_norm(x, weight, bias, self.eps)
+
+
+class RMSNorm(mlx_nn.RMSNorm):
+    """RMSNorm over the last axis."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return kernels.active.rms_norm(x, self["weight"], self.eps)
+
+
+def attention(q: mx.array, k: mx.array, v: mx.array, *, scale: float, mask: Mask | None) -> mx.array:
+    """Scaled dot-product attention over ``[B, H, L, D]``; keys and values may have fewer heads (GQA)."""
+    return kernels.active.attention(q, k, v, scale, mask)
+
+
+def activation(x: mx.array, name: str) -> mx.array:
+    """An activation by the name it has in `theodolite.nn.kernels.ACTIVATIONS`."""
+    return kernels.active.activation(x, name)

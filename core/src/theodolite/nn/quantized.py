@@ -1,0 +1,87 @@
+"""Quantized tensors as mlx-community stores them: ``NAME.weight`` (packed), ``NAME.scales``, ``NAME.biases``.
+
+Whether a layer is quantized is decided by its ``.scales`` alone, and bits and group size by the shapes of its tensors:
+the packed width is ``in * bits / 32`` and the scales' width ``in / group_size``, and ``in`` is known from the model. So
+per-layer entries of the ``quantization`` block hold whatever prefix they are written with. Only ``mode`` is read there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+import mlx.nn as mlx_nn
+from mlx.utils import tree_flatten
+
+from theodolite.errors import CheckpointError, Unsupported
+
+if TYPE_CHECKING:
+    from theodolite.checkpoint import Checkpoint
+
+WORD = 32
+
+
+def prepare(
+    model: mlx_nn.Module, weights: dict[str, mx.array], checkpoint: Checkpoint, *, keep: bool
+) -> dict[str, mx.array]:
+    """Make weights and model agree about quantized layers.
+
+    :param keep: quantize the model's layers and leave the tensors packed (GPU); else unpack the tensors (CPU, where
+        a quantized product is many times slower than a dense one).
+    :raises CheckpointError: for packed tensors that do not fit the layer they belong to.
+    """
+    stems = sorted(name.removesuffix(".scales") for name in weights if name.endswith(".scales"))
+    if not stems:
+        return weights
+    parameters = dict(tree_flatten(model.parameters()))
+    settings = {stem: _settings(stem, weights, parameters, checkpoint) for stem in stems}
+    if keep:
+        mlx_nn.quantize(model, class_predicate=lambda path, module: settings.get(path, False))
+        return weights
+    dense = dict(weights)
+    for stem, setting in settings.items():
+        packed, scales = dense.pop(f"{stem}.weight"), dense.pop(f"{stem}.scales")
+        biases = dense.pop(f"{stem}.biases", None)
+        if setting["mode"] == "affine":
+            scales = scales.astype(mx.float32)
+            biases = None if biases is None else biases.astype(mx.float32)
+        dense[f"{stem}.weight"] = mx.dequantize(packed, scales, biases, dtype=mx.float32, **setting)
+    return dense
+
+
+def _settings(
+    stem: str, weights: dict[str, mx.array], parameters: dict[str, Any], checkpoint: Checkpoint
+) -> dict[str, Any]:
+    weight, parameter = weights.get(f"{stem}.weight"), parameters.get(f"{stem}.weight")
+    if weight is None:
+        raise CheckpointError(f"{checkpoint.path}: {stem}.scales has no {stem}.weight beside it")
+    if parameter is None:
+        raise CheckpointError(f"{checkpoint.path}: tensor {stem}.scales has no place in the model")
+    mode = _mode(stem, checkpoint)
+    width, packed, groups = parameter.shape[-1], weight.shape[-1], weights[f"{stem}.scales"].shape[-1]
+    bits, group_size = packed * WORD // width, width // groups
+    fits = packed * WORD == bits * width and groups * group_size == width and weight.dtype == mx.uint32
+    if not fits or tuple(weight.shape[:-1]) != tuple(parameter.shape[:-1]):
+        raise CheckpointError(
+            f"{checkpoint.path}: {stem}.weight {list(weight.shape)} with {groups} groups a row does not unpack to the "
+            f"{list(parameter.shape)} that config.json asks for"
+        )
+    if mode == "affine" and f"{stem}.biases" not in weights:
+        raise CheckpointError(f"{checkpoint.path}: tensor {stem}.biases is missing beside {stem}.scales")
+    return {"bits": bits, "group_size": group_size, "mode": mode}
+
+
+def _mode(stem: str, checkpoint: Checkpoint) -> str:
+    block = checkpoint.quantization
+    own = next((v for k, v in block.items() if isinstance(v, dict) and _same(k, stem)), {})
+    mode = str(own.get("mode") or block.get("mode") or "affine")
+    try:
+        mx.quantize(mx.zeros((32, 64)), mode=mode)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise Unsupported(f"{checkpoint.path}: quantization mode {mode!r} is not supported by this MLX: {error}") from None
+    return mode
+
+
+def _same(key: str, stem: str) -> bool:
+    """Whether a per-layer key names this layer; either may carry a prefix that the other lacks."""
+    return key == stem or key.endswith(f".{stem}") or stem.endswith(f".{key}")

@@ -1,0 +1,205 @@
+"""From prompts to rows of token ids, and from rows to a padded batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tokenizers
+
+from theodolite.errors import CheckpointError, RequestError
+from theodolite.values import Batch, Prompt, Row
+
+if TYPE_CHECKING:
+    from theodolite.checkpoint import Checkpoint
+    from theodolite.values import Profile
+
+LONGEST_FIRST = "longest_first"
+
+
+class Tokenizer:
+    """A checkpoint's tokenizer.json, with the padding and truncation baked into it taken out.
+
+    Thread-safe: every setting is made once, here; encoding changes nothing.
+
+    :raises CheckpointError: if tokenizer.json is missing or unreadable.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        if not checkpoint.has("tokenizer.json"):
+            raise CheckpointError(f"{checkpoint.path}: tokenizer.json is missing, and no other tokenizer file is read")
+        file = checkpoint.path / "tokenizer.json"
+        self.backend = _load(file)
+        self._literal = _load(file)
+        self._literal.encode_special_tokens = True  # special tokens spelled in a text stay text
+        self._truncating: dict[int, tokenizers.Tokenizer] = {}
+        self._file = file
+        self.lower_case = checkpoint.json("sentence_bert_config.json").get("do_lower_case") is True
+        self.size: int = self.backend.get_vocab_size(with_added_tokens=True)
+        self.pad_id = self._pad_id(checkpoint)
+        template = self.backend.encode("a", add_special_tokens=True)
+        real = [i for i, special in enumerate(template.special_tokens_mask) if not special]
+        first, last = (real[0], real[-1] + 1) if real else (0, 0)
+        self.leading: tuple[int, ...] = tuple(template.ids[:first])
+        """Special tokens that the template puts before a text."""
+        self.trailing: tuple[int, ...] = tuple(template.ids[last:])
+        """Special tokens that the template puts after a text; they survive truncation."""
+
+    def encode(self, text: str, *, special_tokens: bool = True, literal: bool = False) -> list[int]:
+        """Token ids of ``text``, not truncated.
+
+        :param special_tokens: put the tokenizer's own template around it.
+        :param literal: read special tokens that are spelled in the text as plain text.
+        """
+        backend = self._literal if literal else self.backend
+        ids: list[int] = backend.encode(self._clean(text), add_special_tokens=special_tokens).ids
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
+        """Encode several texts with the template around each, in parallel where the tokenizers library does so."""
+        return self.backend.encode_batch([self._clean(text) for text in texts], add_special_tokens=True)
+
+    def encode_pair(self, text: str, pair: str, limit: int) -> tuple[tokenizers.Encoding, int]:
+        """Encode a pair with the checkpoint's pair template, cut longest-first to ``limit``; and how much was cut."""
+        text, pair = self._clean(text), self._clean(pair)
+        whole = self.backend.encode(text, pair, add_special_tokens=True)
+        if len(whole.ids) <= limit:
+            return whole, 0
+        cut = self._cutting(limit).encode(text, pair, add_special_tokens=True)
+        return cut, len(whole.ids) - len(cut.ids)
+
+    def id_of(self, token: str) -> int | None:
+        """The id of a token as it is spelled, None where the vocabulary has no such token."""
+        found: int | None = self.backend.token_to_id(token)
+        return found
+
+    def token_of(self, token_id: int) -> str | None:
+        """The spelling of a token id, None where the vocabulary has no such id."""
+        found: str | None = self.backend.id_to_token(token_id)
+        return found
+
+    def _clean(self, text: str) -> str:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise RequestError(f"the text is not valid Unicode: lone surrogate at character {error.start}") from None
+        return text.lower() if self.lower_case else text
+
+    def _cutting(self, limit: int) -> tokenizers.Tokenizer:
+        if limit not in self._truncating:
+            room = limit - self.backend.num_special_tokens_to_add(is_pair=True)
+            if room < 1:
+                raise RequestError(f"max_length {limit} leaves no room for a pair beside its special tokens")
+            backend = _load(self._file)
+            backend.enable_truncation(limit, strategy=LONGEST_FIRST)
+            self._truncating[limit] = backend
+        return self._truncating[limit]
+
+    def _pad_id(self, checkpoint: Checkpoint) -> int:
+        config = checkpoint.json("tokenizer_config.json")
+        for key in ("pad_token", "eos_token"):
+            token = config.get(key)
+            content = token.get("content") if isinstance(token, dict) else token
+            if isinstance(content, str) and (found := self.id_of(content)) is not None:
+                return found
+        return 0
+
+
+def _load(file: Any) -> tokenizers.Tokenizer:
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises plain Exception
+        raise CheckpointError(f"{file} cannot be read: {error}") from None
+    backend.no_padding()
+    backend.no_truncation()
+    return backend
+
+
+def rows(tokenizer: Tokenizer, prompts: Sequence[Prompt], limit: int, vocab_size: int) -> list[Row]:
+    """Tokenize and truncate prompts. Any thread.
+
+    :raises RequestError: for a row without tokens, or with an id that the model's table does not hold.
+    """
+    plain = [i for i, prompt in enumerate(prompts) if _is_plain(prompt)]
+    encoded = dict(zip(plain, tokenizer.encode_batch([prompts[i].text for i in plain]), strict=True)) if plain else {}
+    made = []
+    for i, prompt in enumerate(prompts):
+        row = _plain(tokenizer, encoded[i], limit) if i in encoded else _row(tokenizer, prompt, limit)
+        _check(tokenizer, row, vocab_size, f"input[{i}]")
+        made.append(row)
+    return made
+
+
+def _is_plain(prompt: Prompt) -> bool:
+    composed = prompt.prefix or prompt.suffix or prompt.literal or not prompt.special_tokens
+    return prompt.pair is None and prompt.ids is None and not composed
+
+
+def _plain(tokenizer: Tokenizer, encoding: tokenizers.Encoding, limit: int) -> Row:
+    ids, types = encoding.ids, encoding.type_ids
+    over = max(0, len(ids) - limit)
+    if over:
+        tail = min(len(tokenizer.trailing), limit)
+        ids = ids[: limit - tail] + ids[len(ids) - tail :]
+        types = types[: limit - tail] + types[len(types) - tail :]
+    return Row(tuple(ids), _types(types), None, len(ids), over)
+
+
+def _row(tokenizer: Tokenizer, prompt: Prompt, limit: int) -> Row:
+    if prompt.ids is not None:
+        ids = prompt.ids[:limit]
+        return Row(ids, None, prompt.image, len(ids), len(prompt.ids) - len(ids) + prompt.truncated)
+    if prompt.pair is not None:
+        encoding, over = tokenizer.encode_pair(prompt.text, prompt.pair, limit)
+        return Row(tuple(encoding.ids), _types(encoding.type_ids), prompt.image, len(encoding.ids), over)
+    before = tokenizer.encode(prompt.prefix, special_tokens=False) if prompt.prefix else []
+    after = tokenizer.encode(prompt.suffix, special_tokens=False) if prompt.suffix else []
+    if prompt.special_tokens:
+        before, after = [*tokenizer.leading, *before], [*after, *tokenizer.trailing]
+    text = tokenizer.encode(prompt.text, special_tokens=False, literal=prompt.literal) if prompt.text else []
+    room = limit - len(before) - len(after)
+    if room < 0 or (text and room == 0):
+        raise RequestError(f"the prompt needs {len(before) + len(after)} tokens beside the text, max_length is {limit}")
+    row = (*before, *text[:room], *after)
+    return Row(row, None, prompt.image, len(row), max(0, len(text) - room))
+
+
+def _types(type_ids: list[int]) -> tuple[int, ...] | None:
+    return tuple(type_ids) if any(type_ids) else None
+
+
+def _check(tokenizer: Tokenizer, row: Row, vocab_size: int, where: str) -> None:
+    if not row.input_ids:
+        raise RequestError(f"{where} has no tokens")
+    if (worst := max(row.input_ids)) >= vocab_size:
+        token = tokenizer.token_of(worst)
+        spelled = f" ({json.dumps(token)})" if token else ""
+        raise RequestError(f"{where} contains token id {worst}{spelled}, which is >= vocab_size {vocab_size}")
+    if min(row.input_ids) < 0:
+        raise RequestError(f"{where} contains the negative token id {min(row.input_ids)}")
+
+
+def batch(rows: Sequence[Row], profile: Profile, pad_id: int) -> Batch:
+    """Pad rows to one length, on the side and to the width that the family declares. On the model's thread."""
+    import mlx.core as mx
+
+    width = profile.width or max(len(row.input_ids) for row in rows)
+    left = profile.padding == "left"
+    input_ids = np.full((len(rows), width), pad_id, np.int32)  # [B, L]
+    attention_mask = np.zeros_like(input_ids)
+    typed = any(row.token_type_ids for row in rows)
+    token_type_ids = np.zeros_like(input_ids) if typed else None
+    for i, row in enumerate(rows):
+        real = slice(width - len(row.input_ids), width) if left else slice(0, len(row.input_ids))
+        input_ids[i, real] = row.input_ids
+        attention_mask[i, real] = 1
+        if token_type_ids is not None and row.token_type_ids is not None:
+            token_type_ids[i, real] = row.token_type_ids
+    return Batch(
+        mx.array(input_ids),
+        mx.array(attention_mask),
+        None if token_type_ids is None else mx.array(token_type_ids),
+        tuple(row.image for row in rows),
+    )

@@ -1,0 +1,1 @@
+"""BERT and XLM-RoBERTa embedders."""
