@@ -82,7 +82,7 @@ def pool(model: Any, hidden: mx.array, batch: Batch, mode: Pooling) -> mx.array:
     raise NotImplementedError  # pragma: no cover
 
 
-@hookspec
+@hookspec(firstresult=True)
 def locate(name: str, revision: str | None, models_dir: Path | None) -> Path | None:
     """Find the folder of the checkpoint called ``name``, or return None.
 

@@ -22,6 +22,6 @@ def find(name: str, revision: str | None = None, models_dir: Path | None = None)
 
     hook, _ = registry.hooks("theodolite.locators", hub)
     found = hook.locate(name=name, revision=revision, models_dir=models_dir)
-    if not found:
+    if found is None:
         raise CheckpointError(f"{name}: no such folder, and not the name of a Hub repository (OWNER/NAME)")
-    return Path(found[0])
+    return Path(found)
