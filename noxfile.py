@@ -100,3 +100,10 @@ def bench(session: nox.Session) -> None:
     """Measure against peers, interleaved on this machine; each engine in a venv of its own."""
     with tempfile.TemporaryDirectory() as scratch:
         session.run("python", "tests/bench/run.py", "--venvs", scratch, *session.posargs)
+
+
+@nox.session
+def clients(session: nox.Session) -> None:
+    """Call a live server with the clients that people use; they live in this session's own environment."""
+    session.install("-r", "tests/e2e/requirements.txt")
+    session.run("pytest", "-c", "tests/e2e/pytest.ini", "tests/e2e", *session.posargs)

@@ -128,7 +128,7 @@ def as_item(value: Input) -> Item:
     raise RequestError(f"an input should be a text, a list of token ids or an image, not {type(value).__name__}")
 
 
-def _rgb(image: Image) -> Image:
+def _rgb(image: Any) -> Image:
     from theodolite import images
 
     return images.to_rgb(image)

@@ -47,9 +47,7 @@ class Options:
 class Engine:
     """A checkpoint loaded for one task. Loading and `forward` belong on one thread; `encode` may run on any."""
 
-    def __init__(
-        self, checkpoint: Checkpoint, task: Task, options: Options, plugins: Registry | None = None
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, task: Task, options: Options, plugins: Registry | None = None) -> None:
         self.checkpoint = checkpoint
         self.family: Family = (plugins or registry.installed()).elect(checkpoint, task, options.family)
         self.profile: Profile = self.family.profile
@@ -76,12 +74,8 @@ class Engine:
             if isinstance(item, TextItem) and not item.text:
                 raise RequestError(f"input[{i}] is an empty string")
             if isinstance(item, ImageItem) and not self.profile.images:
-                raise RequestError(
-                    f"input[{i}] is an image, but the loaded {self._what} model does not accept images"
-                )
-            prompts.append(
-                self.family.prompt(self.checkpoint, item, instruction, self.tokenizer, self.max_length)
-            )
+                raise RequestError(f"input[{i}] is an image, but the loaded {self._what} model does not accept images")
+            prompts.append(self.family.prompt(self.checkpoint, item, instruction, self.tokenizer, self.max_length))
         return tokenize.rows(self.tokenizer, prompts, self.max_length, self.profile.vocab_size)
 
     @property

@@ -1,4 +1,4 @@
-"""From a checkpoint to a model with its parameters: strict, quantized where it is stored so, evaluated on this thread."""
+"""From a checkpoint to a model with its parameters: strict, and evaluated on this thread."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _more(names: list[str]) -> str:
 
 
 def _arrays(module: Any) -> list[mx.array]:
-    """Every array below a module, the buffers included whose names begin with ``_`` and that parameters() leaves out."""
+    """Every array below a module, with the buffers whose names begin with ``_``, which parameters() leaves out."""
     if isinstance(module, mx.array):
         return [module]
     if isinstance(module, dict):

@@ -31,7 +31,9 @@ def read(checkpoint: Checkpoint) -> Pooling | None:
         return None
     name = f"{folder}/config.json"
     if not checkpoint.has(name):
-        raise CheckpointError(f"{checkpoint.path / name} is missing, though modules.json names the pooling module {folder}")
+        raise CheckpointError(
+            f"{checkpoint.path / name} is missing, though modules.json names the pooling module {folder}"
+        )
     config = checkpoint.json(name)
     where = checkpoint.path / name
     if config.get("include_prompt") is False:
@@ -40,12 +42,16 @@ def read(checkpoint: Checkpoint) -> Pooling | None:
         return _named(config["pooling_mode"], where)
     flags = [key for key, value in config.items() if key.startswith(FLAG_PREFIX) and value]
     if len(flags) > 1:
-        raise Unsupported(f"{where}: more than one pooling mode is set ({', '.join(sorted(flags))}); exactly one is supported")
+        raise Unsupported(
+            f"{where}: more than one pooling mode is set ({', '.join(sorted(flags))}); exactly one is supported"
+        )
     if not flags:
         return Pooling.MEAN
     if flags[0] not in FLAGS:
         mode = flags[0].removeprefix(FLAG_PREFIX)
-        raise Unsupported(f"{where}: pooling mode {mode.removesuffix('_tokens') if 'weighted' in mode else mode} is not supported")
+        raise Unsupported(
+            f"{where}: pooling mode {mode.removesuffix('_tokens') if 'weighted' in mode else mode} is not supported"
+        )
     return FLAGS[flags[0]]
 
 

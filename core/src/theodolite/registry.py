@@ -209,7 +209,8 @@ class Registry:
             return UnknownFamily(f"Unsupported reranker model type: {what} in {checkpoint.path}")
         names = ", ".join(sorted(installed)) or "none"
         return UnknownFamily(
-            f"no family serves {what} in {checkpoint.path} (installed: {names}); docs/writing-a-family.md shows how to write one"
+            f"no family serves {what} in {checkpoint.path} (installed: {names}); "
+            "docs/writing-a-family.md shows how to write one"
         )
 
     def _quietly(self, plugin: Plugin, checkpoint: Checkpoint, task: Task) -> bool:
@@ -240,7 +241,6 @@ def installed() -> Registry:
     if _installed is None:
         _installed = Registry(discover("theodolite.families"))
     return _installed
-
 
 
 def hooks(group: str, *builtin: Any) -> tuple[pluggy.HookRelay, tuple[Plugin, ...]]:

@@ -1,8 +1,8 @@
 """The sentence-transformers side files: every module and key is applied, refused by name, or known to do nothing.
 
 Applied: ``1_Pooling`` (`theodolite.pooling`), ``max_seq_length`` (`theodolite.limits`), ``do_lower_case``
-(`theodolite.tokenize`), ``prompts`` by name (`prompts`). Without effect: ``Normalize`` (vectors are L2-normalized unless
-config.json says ``normalize: false``), ``Dropout`` (inference), ``similarity_fn_name``, ``__version__``.
+(`theodolite.tokenize`), ``prompts`` by name (`prompts`). Without effect: ``Normalize`` (vectors are L2-normalized
+unless config.json says ``normalize: false``), ``Dropout`` (inference), ``similarity_fn_name``, ``__version__``.
 """
 
 from __future__ import annotations

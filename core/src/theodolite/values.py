@@ -52,7 +52,7 @@ class Profile:
     """The name of the family's entry point."""
     fit: Fit
     vocab_size: int
-    """Rows of the token table; a larger id is refused before it reaches an array, where it would read foreign memory."""
+    """Rows of the token table; an id past it is refused before it reaches an array and reads foreign memory."""
     dim: int
     """Width of the answer's vectors (of each row, for multi-vector families); ignored for rerankers."""
     task: Task = Task.EMBED

@@ -1,4 +1,4 @@
-"""Reading a checkpoint's tensors: safetensors or pytorch_model.bin, sharded or not, and the module folders' own files."""
+"""Reading a checkpoint's tensors: safetensors or pytorch_model.bin, sharded or not, and the module folders' own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAYOUTS = (("model", ".safetensors"), ("pytorch_model", ".bin"))
 def read(checkpoint: Checkpoint) -> dict[str, mx.array]:
     """All tensors of the main files and of the module folders, by stored name (module folders as ``2_Dense.NAME``).
 
-    :raises CheckpointError: for a missing, truncated or unreadable file, or a tensor that the index names and no file has.
+    :raises CheckpointError: for a missing, truncated or unreadable file, or a tensor that only the index has.
     """
     tensors = _folder(checkpoint, "")
     if tensors is None:
@@ -63,7 +63,9 @@ def _sharded(checkpoint: Checkpoint, index: str, prefix: str) -> dict[str, mx.ar
             raise CheckpointError(f"{checkpoint.path / (prefix + shard)} is missing, though {index} names it")
         tensors |= _file(checkpoint.path / (prefix + shard))
     if lost := sorted(set(places) - set(tensors)):
-        raise CheckpointError(f"{checkpoint.path / index} places {lost[0]} in {places[lost[0]]}, which does not hold it")
+        raise CheckpointError(
+            f"{checkpoint.path / index} places {lost[0]} in {places[lost[0]]}, which does not hold it"
+        )
     return tensors
 
 
@@ -80,7 +82,9 @@ def _unindexed(checkpoint: Checkpoint, prefix: str, shards: list[Path]) -> dict[
 def _file(file: Path) -> dict[str, mx.array]:
     with file.open("rb") as stream:
         if stream.read(len(LFS_POINTER)) == LFS_POINTER:
-            raise CheckpointError(f"{file} is a Git LFS pointer, not the weights; run `git lfs pull` or download it again")
+            raise CheckpointError(
+                f"{file} is a Git LFS pointer, not the weights; run `git lfs pull` or download it again"
+            )
     if file.suffix == ".bin":
         from theodolite import torch_reader
 

@@ -92,7 +92,7 @@ def add_layer_norm(
 
 
 def rope(x: mx.array, freqs: mx.array, traditional: bool = False) -> mx.array:
-    """Rotate ``[B, H, L, D]`` by positions 0..L with the wavelengths ``freqs`` ``[D / 2]`` (as `mx.fast.rope` takes them)."""
+    """Rotate ``[B, H, L, D]`` by positions 0..L, with the wavelengths ``freqs`` ``[D / 2]`` of `mx.fast.rope`."""
     return mx.fast.rope(x, x.shape[-1], traditional=traditional, base=None, scale=1.0, offset=0, freqs=freqs)
 
 
@@ -147,4 +147,3 @@ def choose(name: str | None = None) -> Kernels:
         raise TheodoliteError(f"kernels {names} have the same priority; choose one with --kernels")
     active = first
     return active
-

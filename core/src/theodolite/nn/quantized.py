@@ -78,7 +78,9 @@ def _mode(stem: str, checkpoint: Checkpoint) -> str:
     try:
         mx.quantize(mx.zeros((32, 64)), mode=mode)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise Unsupported(f"{checkpoint.path}: quantization mode {mode!r} is not supported by this MLX: {error}") from None
+        raise Unsupported(
+            f"{checkpoint.path}: quantization mode {mode!r} is not supported by this MLX: {error}"
+        ) from None
     return mode
 
 

@@ -6,11 +6,11 @@ import re
 
 import mlx.core as mx
 import mlx.nn as mlx_nn
-from theodolite_bert.model import Bert, Config
 
 from theodolite.checkpoint import Checkpoint
 from theodolite.hookspecs import hookimpl
 from theodolite.values import Batch, Fit, Profile
+from theodolite_bert.model import Bert, Config
 
 MODEL_TYPES = {"bert", "xlm-roberta"}
 ARCHITECTURES = {"BertModel", "XLMRobertaModel", "BertForMaskedLM", "XLMRobertaForMaskedLM"}
