@@ -1,0 +1,80 @@
+"""What a terminal sees beyond plain lines. rich is imported here only, and only where there is a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from theodolite.engine import Progress
+
+LONG = 1.0
+"""Seconds of work before a progress bar appears."""
+WIDTH = 80
+CELL = 10
+"""Columns that a number takes in a table, with its borders."""
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Progress | None]:
+    """A callback ``(done, total)`` that shows a bar on stderr for long work; None where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    began = time.monotonic()
+    bars = []
+
+    def step(done: int, total: int) -> None:
+        if not bars and (time.monotonic() - began < LONG or done == total):
+            return
+        if not bars:
+            from rich.console import Console
+            from rich.progress import Progress as Bar
+
+            bar = Bar(console=Console(stderr=True), transient=True)
+            bars.append((bar, bar.add_task(what, total=total)))
+            bar.start()
+        bar, task = bars[0]
+        bar.update(task, completed=done)
+
+    try:
+        yield step
+    finally:
+        for bar, _ in bars:
+            bar.stop()
+
+
+def similarity(title: str, matrix: np.ndarray, labels: Sequence[str]) -> None:
+    """Print a matrix ``[N, N]``: a coloured table on a terminal that is wide enough for it, else plain lines."""
+    if sys.stdout.isatty() and len(labels) * CELL + 2 * CELL <= WIDTH:
+        _table(title, matrix, labels)
+        return
+    print(title)
+    for i, row in enumerate(matrix.tolist()):
+        print(f"  [{i}] " + " ".join(f"{x:7.4f}" for x in row))
+
+
+def _table(title: str, matrix: np.ndarray, labels: Sequence[str]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE)
+    table.add_column("", no_wrap=True, overflow="ellipsis", max_width=WIDTH - len(labels) * CELL - 4)
+    for i in range(len(labels)):
+        table.add_column(f"[{i}]".replace("[", "\\["), justify="right", no_wrap=True)
+    low, high = float(matrix.min()), float(matrix.max())
+    for i, row in enumerate(matrix.tolist()):
+        cells = [Text(f"{x:.4f}", style=_colour((x - low) / max(high - low, 1e-9))) for x in row]
+        table.add_row(Text(f"[{i}] {' '.join(labels[i].split())}"), *cells)
+    Console(width=WIDTH).print(table)
+
+
+def _colour(share: float) -> str:
+    return ("bright_black", "blue", "cyan", "green", "bold green")[min(4, int(share * 5))]
