@@ -50,7 +50,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     options.add_model(parser, DEFAULT_MODEL)
     group = parser.add_argument_group("inputs")
     group.add_argument(
-        "-p", "--prompt", action="append", default=[], metavar="TEXT", help="a text; repeatable; - reads lines from stdin"
+        "-p",
+        "--prompt",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="a text; repeatable; - reads lines from stdin",
     )
     group.add_argument("--image", action="append", default=[], metavar="FILE", help="an image file; repeatable")
     group.add_argument("--instruction", metavar="TEXT", help="task for families whose prompt has a place for one")

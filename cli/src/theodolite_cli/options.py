@@ -45,20 +45,31 @@ def add_model(parser: argparse.ArgumentParser, default: str | None) -> None:
     group.add_argument(
         "--models-dir", type=Path, metavar="PATH", help="folder of checkpoints to look in first, and to download into"
     )
-    group.add_argument("--family", metavar="NAME", help="let this family load the checkpoint (see `theodolite families`)")
+    group.add_argument(
+        "--family", metavar="NAME", help="let this family load the checkpoint (see `theodolite families`)"
+    )
 
 
 def add_running(parser: argparse.ArgumentParser, batch_size: int) -> None:
     """How the checkpoint is run."""
     group = parser.add_argument_group("running")
     group.add_argument(
-        "--max-length", type=positive, metavar="N", help="cut inputs to N tokens; only lowers the checkpoint's own limit"
+        "--max-length",
+        type=positive,
+        metavar="N",
+        help="cut inputs to N tokens; only lowers the checkpoint's own limit",
     )
     group.add_argument(
-        "--batch-size", type=positive, metavar="N", help=f"inputs per forward pass (default: {batch_size}, or the family's)"
+        "--batch-size",
+        type=positive,
+        metavar="N",
+        help=f"inputs per forward pass (default: {batch_size}, or the family's)",
     )
     group.add_argument(
-        "--dtype", choices=DTYPES, default="auto", help="number format (default: auto: float32 on a CPU, as stored on a GPU)"
+        "--dtype",
+        choices=DTYPES,
+        default="auto",
+        help="number format (default: auto: float32 on a CPU, as stored on a GPU)",
     )
     group.add_argument("--kernels", metavar="NAME", help="table of fast operations (see `theodolite families`)")
 

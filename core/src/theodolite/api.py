@@ -24,12 +24,11 @@ def load(
 
     :param name_or_path: a folder, or the name of a Hub repository (``BAAI/bge-m3``).
     :param revision: of a Hub repository.
-    :param models_dir: a folder of checkpoints to look in before the Hub.
+    :param models_dir: a folder of checkpoints to look in before the Hub, and to download into.
     :param options: fields of `theodolite.engine.Options`: family, dtype, max_length, pooling, kernels.
     :raises CheckpointError: if it cannot be found, or cannot be right.
     """
-    folder = locate.find(str(name_or_path), revision, _path(models_dir))
-    return Embedder(Checkpoint(folder), Task.EMBED, Options(**options))
+    return Embedder(_checkpoint(name_or_path, revision, models_dir), Task.EMBED, Options(**options))
 
 
 def load_reranker(
@@ -40,9 +39,8 @@ def load_reranker(
     **options: Any,
 ) -> Reranker:
     """Load a reranker: a one-label cross-encoder, or a Qwen3 or Qwen3-VL reranker. Arguments as in `load`."""
-    folder = locate.find(str(name_or_path), revision, _path(models_dir))
-    return Reranker(Checkpoint(folder), Task.RERANK, Options(**options))
+    return Reranker(_checkpoint(name_or_path, revision, models_dir), Task.RERANK, Options(**options))
 
 
-def _path(folder: str | Path | None) -> Path | None:
-    return None if folder is None else Path(folder)
+def _checkpoint(name: str | Path, revision: str | None, models_dir: str | Path | None) -> Checkpoint:
+    return locate.checkpoint(str(name), revision, None if models_dir is None else Path(models_dir))

