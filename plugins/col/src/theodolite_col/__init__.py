@@ -1,0 +1,1 @@
+"""ColIdefics3 and ColQwen2.5: late-interaction retrievers of page images."""
