@@ -25,14 +25,15 @@ REFUSED_POOLING = {
     "max": "it has no spelling here; set THEODOLITE_EMBEDDING_POOLING=max",
 }
 EPILOG = """\
-Without -p and --image, texts are read from stdin, one per line. stdout holds one
-line per vector, then, with two inputs or more, a similarity matrix; or with
---json one object. Everything else goes to stderr.
+Without -p and --image, texts are read from stdin, one per line. stdout holds a
+line per vector and, with two inputs or more, a similarity matrix; with --json it
+holds one object. Everything else goes to stderr. A text that begins with a dash
+is given as --prompt=-TEXT.
 
 examples:
-  theodolite embed -p "The weather is lovely today." -p "It's so sunny outside!"
-  theodolite embed -m nomic-ai/modernbert-embed-base -p "search_query: what is TSNE?"
-  theodolite embed -m Qwen/Qwen3-VL-Embedding-2B -p "a red square" --image red.png
+  theodolite embed -p "a cat" -p "a kitten" -p "a car"
+  theodolite embed -m nomic-ai/modernbert-embed-base -p "search_query: what is 7?"
+  theodolite embed -m Qwen/Qwen3-VL-Embedding-2B -p "a chart" --image chart.png
   theodolite embed --json < sentences.txt | jq .shapes
 """
 
@@ -146,7 +147,8 @@ def run(args: argparse.Namespace) -> None:
     inputs = "1 input" if len(labels) == 1 else f"{len(labels)} inputs"
     width = args.dimensions or embedder.dim
     print(
-        f"{embedder.label}: {inputs}, {made.prompt_tokens} prompt tokens, dim {width}, max_length {embedder.max_length}",
+        f"{embedder.label}: {inputs}, {made.prompt_tokens} prompt tokens, dim {width}, "
+        f"max_length {embedder.max_length}",
         file=sys.stderr,
     )
 

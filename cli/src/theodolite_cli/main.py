@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import metadata
 from typing import NoReturn
@@ -20,9 +21,10 @@ EPILOG = """\
 examples:
   theodolite embed -p "a cat" -p "a kitten"
   theodolite embed -m BAAI/bge-m3 --json < sentences.txt
-  theodolite rerank -m BAAI/bge-reranker-v2-m3 -q "what is a panda?" -d "A bear."
+  theodolite rerank -m BAAI/bge-reranker-v2-m3 -q "what is a panda?" -d "A bear"
+  theodolite COMMAND --help
 
-THEODOLITE_DEBUG=1 shows the traceback of an error.
+`theo` is short for `theodolite`. THEODOLITE_DEBUG=1 shows the traceback of an error.
 """
 
 
@@ -40,7 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     :returns: the exit status: 0, 1 for an error, 2 for wrong usage, 130 when interrupted.
     """
     logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr, force=True)
-    logging.addLevelName(logging.WARNING, "warning")
+    logging.getLogger("theodolite").setLevel(logging.INFO)
+    for level, name in ((logging.INFO, "note"), (logging.WARNING, "warning"), (logging.ERROR, "error")):
+        logging.addLevelName(level, name)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
@@ -62,7 +66,7 @@ def failed(error: Exception) -> int:
     from theodolite.errors import TheodoliteError
 
     if os.environ.get("THEODOLITE_DEBUG", "0") not in ("", "0"):
-        logging.getLogger("theodolite").error("", exc_info=error)
+        traceback.print_exception(error)
     expected = isinstance(error, (TheodoliteError, OSError))
     what = str(error) if expected else f"this is a fault of theodolite's: {type(error).__name__}: {error}"
     hint = "" if expected else " (THEODOLITE_DEBUG=1 shows where)"
@@ -73,7 +77,7 @@ def failed(error: Exception) -> int:
 def run(argv: list[str]) -> int:
     """Parse the arguments and call the command."""
     command = next((word for word in argv if not word.startswith("-")), None)
-    args = parser(plugins=command not in BUILTIN).parse_args(argv)
+    args = parser(plugins=command not in BUILTIN and "--version" not in argv).parse_args(argv)
     return args.run(args) or 0
 
 
@@ -98,7 +102,7 @@ def parser(plugins: bool) -> Parser:
     return top
 
 
-def _add_plugins(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_plugins(commands: argparse._SubParsersAction[Parser]) -> None:
     from theodolite import registry
 
     hooks, found = registry.hooks("theodolite.commands")

@@ -30,6 +30,11 @@ def positive(text: str) -> int:
     return value
 
 
+def folder(text: str) -> Path:
+    """The type of a folder, which need not exist yet."""
+    return Path(text).expanduser()
+
+
 def add_model(parser: argparse.ArgumentParser, default: str | None) -> None:
     """Which checkpoint, and where it may come from."""
     group = parser.add_argument_group("model")
@@ -41,9 +46,14 @@ def add_model(parser: argparse.ArgumentParser, default: str | None) -> None:
         metavar="MODEL",
         help="a checkpoint's folder or the name of a Hub repository" + (f" (default: {default})" if default else ""),
     )
+    add_place(group)
+
+
+def add_place(group: argparse._ActionsContainer) -> None:
+    """Where a checkpoint may come from, and who loads it."""
     group.add_argument("--revision", metavar="REV", help="branch, tag or commit of the Hub repository")
     group.add_argument(
-        "--models-dir", type=Path, metavar="PATH", help="folder of checkpoints to look in first, and to download into"
+        "--models-dir", type=folder, metavar="PATH", help="folder of checkpoints to look in first, and to download into"
     )
     group.add_argument(
         "--family", metavar="NAME", help="let this family load the checkpoint (see `theodolite families`)"
@@ -57,7 +67,7 @@ def add_running(parser: argparse.ArgumentParser, batch_size: int) -> None:
         "--max-length",
         type=positive,
         metavar="N",
-        help="cut inputs to N tokens; only lowers the checkpoint's own limit",
+        help="cut inputs to N tokens; only lowers the checkpoint's limit",
     )
     group.add_argument(
         "--batch-size",

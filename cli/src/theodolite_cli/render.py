@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +28,7 @@ def progress(what: str) -> Iterator[Progress | None]:
         yield None
         return
     began = time.monotonic()
-    bars = []
+    bars: list[tuple[Any, Any]] = []
 
     def step(done: int, total: int) -> None:
         if not bars and (time.monotonic() - began < LONG or done == total):
@@ -78,3 +79,18 @@ def _table(title: str, matrix: np.ndarray, labels: Sequence[str]) -> None:
 
 def _colour(share: float) -> str:
     return ("bright_black", "blue", "cyan", "green", "bold green")[min(4, int(share * 5))]
+
+
+def columns(header: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of text as aligned columns, indented by two; a long last column wraps below itself."""
+    shown = [*([header] if header else []), *rows]
+    if not rows:
+        return
+    widths = [max(len(row[i]) for row in shown) for i in range(len(shown[0]) - 1)]
+    indent = 2 + sum(width + 2 for width in widths)
+    for row in shown:
+        start = "  " + "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=False))
+        lines = textwrap.wrap(row[-1], max(20, WIDTH - indent), break_long_words=False, break_on_hyphens=False) or [""]
+        print((start + lines[0]).rstrip())
+        for line in lines[1:]:
+            print(" " * indent + line)

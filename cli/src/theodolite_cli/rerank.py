@@ -15,13 +15,13 @@ BATCH_SIZE = 8
 LABEL = 60
 """Characters of a document that the text output shows."""
 EPILOG = """\
-Documents are numbered in the order given, texts before images. Scores are
-probabilities, or with --raw-scores the model's logits.
+Documents are numbered in the order given, texts before images. A score is a
+probability, or with --raw-scores the model's logit.
 
 examples:
   theodolite rerank -m BAAI/bge-reranker-v2-m3 -q "what is a panda?" \\
-      -d "hi" -d "The giant panda is a bear species endemic to China."
-  theodolite rerank -m Qwen/Qwen3-VL-Reranker-2B -q "a chart" --image a.png --image b.jpg
+      -d "hi" -d "The giant panda is a bear of China."
+  theodolite rerank -m Qwen/Qwen3-VL-Reranker-2B -q "a chart" --image a.png
 """
 
 

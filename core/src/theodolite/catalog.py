@@ -33,6 +33,11 @@ def model_types(family: str) -> list[str]:
     return list(_entries().get(family, {}).get("model_types", []))
 
 
+def task(family: str) -> Task:
+    """What a published family is for."""
+    return Task(_entries().get(family, {}).get("task", Task.EMBED.value))
+
+
 def install_line(family: str) -> str | None:
     """``pip install NAME`` for a published family, else None."""
     entry = _entries().get(family)

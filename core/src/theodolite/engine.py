@@ -52,7 +52,7 @@ class Engine:
         self.family: Family = (plugins or registry.installed()).elect(checkpoint, task, options.family)
         self.profile: Profile = self.family.profile
         sentence_transformers.check(checkpoint, self.profile)
-        self.pooling = _pooling(checkpoint, self.profile, options.pooling)
+        self.pooling = resolve_pooling(checkpoint, self.profile, options.pooling)
         self.max_length = limits.max_length(checkpoint, self.profile, options.max_length)
         self.tokenizer = tokenize.Tokenizer(checkpoint)
         kernels.choose(options.kernels)
@@ -138,7 +138,11 @@ class Engine:
         return answers
 
 
-def _pooling(checkpoint: Checkpoint, profile: Profile, asked: str | None) -> Pooling:
+def resolve_pooling(checkpoint: Checkpoint, profile: Profile, asked: str | None = None) -> Pooling:
+    """The pooling that is used: the user's, the environment's, the checkpoint's, the family's.
+
+    :raises Unsupported: for one that is unknown, or that this checkpoint's family cannot obey.
+    """
     variable = settings.read("EMBEDDING_POOLING")
     fixed = profile.pooling_fixed or profile.multi_vector or profile.task is Task.RERANK
     if fixed:

@@ -1,14 +1,15 @@
-"""Checkpoints from the Hugging Face Hub: only the files that are read, into the Hub's cache or a folder of one's own."""
+"""Checkpoints from the Hugging Face Hub: the files that are read, into the Hub's cache or a folder of one's own."""
 
 from __future__ import annotations
 
 import glob
 import json
+import logging
 import re
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, NoReturn
+from typing import Any
 
 from theodolite.errors import CheckpointError
 from theodolite.hookspecs import hookimpl
@@ -20,6 +21,7 @@ READ = {".json", ".jinja"}
 TEMPLATES = "additional_chat_templates"
 NUMBERED = re.compile(r"\d+_\w+")
 """Module folders by the sentence-transformers convention (``1_Pooling``, ``2_Dense``)."""
+log = logging.getLogger("theodolite")
 LAYOUTS = (("model", ".safetensors"), ("pytorch_model", ".bin"))
 
 
@@ -132,16 +134,22 @@ def _without_hub(name: str, revision: str, error: Exception) -> Path:
     What is missing in the snapshot is reported when the checkpoint is read.
     """
     from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import OfflineModeIsEnabled, RevisionNotFoundError
 
-    if not isinstance(error, (RepositoryNotFoundError, RevisionNotFoundError)):
-        found = try_to_load_from_cache(name, "config.json", revision=revision)
-        if isinstance(found, str):
-            return Path(found).parent
-    _explain(name, revision, error)
+    reason = _explain(name, revision, error)
+    found = (
+        None
+        if isinstance(error, RevisionNotFoundError)
+        else try_to_load_from_cache(name, "config.json", revision=revision)
+    )
+    if not isinstance(found, str):
+        raise reason from None
+    if not isinstance(error, OfflineModeIsEnabled):
+        log.warning("the copy in the cache is used: %s", reason)
+    return Path(found).parent
 
 
-def _explain(name: str, revision: str, error: Exception) -> NoReturn:
+def _explain(name: str, revision: str, error: Exception) -> CheckpointError:
     from huggingface_hub import constants
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -159,21 +167,18 @@ def _explain(name: str, revision: str, error: Exception) -> NoReturn:
             )
         case RepositoryNotFoundError():
             reason = (
-                f"{name}: no such folder, and the Hub has no such repository, or it is private "
-                "(log in with `hf auth login` or set HF_TOKEN)"
+                f"{name} is neither a folder nor a repository of the Hub that can be seen without logging in "
+                "(if it is private, log in with `hf auth login` or set HF_TOKEN)"
             )
         case RevisionNotFoundError():
             reason = f"{name} has no revision {revision!r} on the Hub"
         case OfflineModeIsEnabled():
-            reason = f"{name}: no such folder, not in the Hub's cache, and HF_HUB_OFFLINE forbids asking the Hub"
+            reason = f"{name} is neither a folder nor in the Hub's cache, and HF_HUB_OFFLINE forbids asking the Hub"
         case HfHubHTTPError(response=response) if response is not None:
             reason = f"{name}: the Hub answered with status {response.status_code} ({constants.ENDPOINT})"
         case OSError(errno=int()) if getattr(error, "filename", None):
             raise error  # a full or forbidden disk says itself what is wrong
         case _:
             cause = " ".join(str(error).split()) or "no answer"
-            reason = (
-                f"{name}: no such folder, not in the Hub's cache, and the Hub ({constants.ENDPOINT}) cannot be "
-                f"reached: {type(error).__name__}: {cause}"
-            )
-    raise CheckpointError(reason) from None
+            reason = f"{name} is no folder, and the Hub ({constants.ENDPOINT}) cannot be asked for it: {cause}"
+    return CheckpointError(reason)

@@ -20,12 +20,21 @@ def max_length(checkpoint: Checkpoint, profile: Profile, asked: int | None = Non
 
     :param asked: ``--max-length``; it only lowers.
     """
-    limits = [HARD_CAP, profile.max_positions, profile.width, asked]
-    limits.append(_positive(checkpoint, "sentence_bert_config.json", "max_seq_length"))
+    limits = list(found(checkpoint, profile).values())
+    return min(limits if asked is None else [*limits, asked])
+
+
+def found(checkpoint: Checkpoint, profile: Profile) -> dict[str, int]:
+    """The limits that apply without the user's, by what sets them."""
     declared = _positive(checkpoint, "tokenizer_config.json", "model_max_length")
-    if declared is not None and declared < UNSET_FROM:
-        limits.append(declared)
-    return min(limit for limit in limits if limit is not None)
+    limits = {
+        "hard cap": HARD_CAP,
+        "position table": profile.max_positions,
+        "fixed width": profile.width,
+        "sentence_bert_config.json": _positive(checkpoint, "sentence_bert_config.json", "max_seq_length"),
+        "tokenizer_config.json": declared if declared is not None and declared < UNSET_FROM else None,
+    }
+    return {source: limit for source, limit in limits.items() if limit is not None}
 
 
 def _positive(checkpoint: Checkpoint, name: str, key: str) -> int | None:

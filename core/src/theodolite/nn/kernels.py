@@ -18,6 +18,7 @@ from theodolite.errors import TheodoliteError
 
 if TYPE_CHECKING:
     from theodolite.nn.masks import Mask
+    from theodolite.registry import Plugin
 
 QUERY_BLOCK = 1024
 """Queries per block where a long row's scores would not fit in memory at once."""
@@ -122,17 +123,22 @@ def device() -> str:
     return "gpu" if mx.default_device() == mx.Device(mx.gpu) else "cpu"
 
 
+def usable() -> tuple[dict[str, Kernels], tuple[Plugin, ...]]:
+    """Every table that runs on this device, by name, and the plugins that were asked."""
+    from theodolite import registry
+    from theodolite.nn import numpy_kernels
+
+    hook, plugins = registry.hooks("theodolite.kernels", numpy_kernels)
+    return {table.name: table for table in (DEFAULT, *hook.kernels(device=device()))}, plugins
+
+
 def choose(name: str | None = None) -> Kernels:
     """Use the table called ``name`` (``--kernels``, THEODOLITE_KERNELS), or the usable one of the highest priority.
 
     :raises TheodoliteError: if there is no such table, or if two have the same highest priority.
     """
     global active
-    from theodolite import registry
-    from theodolite.nn import numpy_kernels
-
-    hook, plugins = registry.hooks("theodolite.kernels", numpy_kernels)
-    tables = {table.name: table for table in (DEFAULT, *hook.kernels(device=device()))}
+    tables, plugins = usable()
     name = name or os.environ.get("THEODOLITE_KERNELS") or None
     if name is not None:
         if name not in tables:
