@@ -26,13 +26,13 @@ REFUSED_POOLING = {
 }
 EPILOG = """\
 Without -p and --image, texts are read from stdin, one per line. stdout holds a
-line per vector and, with two inputs or more, a similarity matrix; with --json it
-holds one object. Everything else goes to stderr. A text that begins with a dash
-is given as --prompt=-TEXT.
+line per vector and, with two inputs or more, a similarity matrix; with --json
+one object. Everything else goes to stderr. A text that begins with a dash is
+given as --prompt=-TEXT.
 
 examples:
   theodolite embed -p "a cat" -p "a kitten" -p "a car"
-  theodolite embed -m nomic-ai/modernbert-embed-base -p "search_query: what is 7?"
+  theodolite embed -m nomic-ai/modernbert-embed-base -p "search_query: a cat?"
   theodolite embed -m Qwen/Qwen3-VL-Embedding-2B -p "a chart" --image chart.png
   theodolite embed --json < sentences.txt | jq .shapes
 """

@@ -24,7 +24,7 @@ examples:
   theodolite rerank -m BAAI/bge-reranker-v2-m3 -q "what is a panda?" -d "A bear"
   theodolite COMMAND --help
 
-`theo` is short for `theodolite`. THEODOLITE_DEBUG=1 shows the traceback of an error.
+`theo` is short for `theodolite`. THEODOLITE_DEBUG=1 shows errors' tracebacks.
 """
 
 
