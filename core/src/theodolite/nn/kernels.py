@@ -56,16 +56,18 @@ def attention(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Mask | 
     a window looks only at the keys it can reach.
     """
     length = q.shape[2]
-    if length <= QUERY_BLOCK or mask is None:
+    if length <= QUERY_BLOCK:
         written = None if mask is None else mask.additive(q.dtype)
         return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=written)
     blocks = []
     for first in range(0, length, QUERY_BLOCK):
         last = min(first + QUERY_BLOCK, length)
-        low = 0 if mask.window is None else max(0, first - mask.window + 1)
-        high = length if mask.window is None else min(length, last + mask.window - 1)
-        keys = slice(low, min(high, last) if mask.causal else high)
-        part = mask.block(first, last, q.dtype, keys=keys)
+        keys, part = slice(0, length), None
+        if mask is not None:
+            low = 0 if mask.window is None else max(0, first - mask.window + 1)
+            high = length if mask.window is None else min(length, last + mask.window - 1)
+            keys = slice(low, min(high, last) if mask.causal else high)
+            part = mask.block(first, last, q.dtype, keys=keys)
         block = mx.fast.scaled_dot_product_attention(
             q[:, :, first:last], k[:, :, keys], v[:, :, keys], scale=scale, mask=part
         )
