@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import shutil
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -109,7 +110,10 @@ def _cached(name: str, commit: str, wanted: Sequence[str]) -> Path | None:
 
 def _download(name: str, revision: str, wanted: Sequence[str], folder: Path | None = None) -> Path:
     from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
 
+    if not sys.stderr.isatty():
+        disable_progress_bars()
     patterns = [glob.escape(file) for file in wanted]
     return Path(snapshot_download(name, revision=revision, allow_patterns=patterns, local_dir=folder))
 
