@@ -17,7 +17,8 @@ from theodolite import hub, locate
 from theodolite.errors import CheckpointError
 
 _spec = importlib.util.spec_from_file_location("fake_hub", Path(__file__).with_name("fake_hub.py"))
-assert _spec and _spec.loader
+assert _spec is not None
+assert _spec.loader is not None
 fake_hub = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(fake_hub)
 

@@ -111,8 +111,10 @@ def _add_plugins(commands: argparse._SubParsersAction[Parser]) -> None:
         if plugin.error is not None:
             logging.getLogger("theodolite").warning("%s did not load: %s", plugin, plugin.error)
     if SERVE not in commands.choices:
-        serve = commands.add_parser(SERVE, help="serve vectors and scores over HTTP (not installed)", add_help=False)
-        serve.add_argument("rest", nargs=argparse.REMAINDER)
+        about = "serve vectors and scores over HTTP (not installed)"
+        # no argument begins with NUL, so that every option the real command has lands in "rest"
+        serve = commands.add_parser(SERVE, help=about, add_help=False, prefix_chars="\0")
+        serve.add_argument("rest", nargs="*")
         serve.set_defaults(run=_no_server)
 
 
