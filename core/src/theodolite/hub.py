@@ -110,7 +110,7 @@ def _cached(name: str, commit: str, wanted: Sequence[str]) -> Path | None:
 
 def _download(name: str, revision: str, wanted: Sequence[str], folder: Path | None = None) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
     if not sys.stderr.isatty():
         disable_progress_bars()
