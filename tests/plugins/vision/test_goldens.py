@@ -1,0 +1,141 @@
+"""Every vision-language family against transformers (tests/parity/vision.py), and against itself over time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import theodolite
+from theodolite.errors import CheckpointError, RequestError, Unsupported
+from theodolite.values import ImageItem, TextItem
+
+EMBEDDERS = ["qwen3_vl", "colqwen2_5", "colidefics3", "nemotron_vl"]
+TOLERANCE = 2e-5
+
+
+@pytest.fixture(scope="module")
+def embedder(checkpoint):
+    loaded: dict[str, theodolite.Embedder] = {}
+
+    def get(name):
+        if name not in loaded:
+            loaded[name] = theodolite.load(checkpoint(name)[0])
+        return loaded[name], checkpoint(name)[1]["answers"]["embed"]
+
+    return get
+
+
+def item(answer, picture):
+    if answer["image"] is None:
+        return TextItem(answer["text"].removeprefix("Query: "))
+    size, phase = answer["image"]
+    return ImageItem(picture(*size, phase), answer["text"])
+
+
+def wanted(answer):
+    return np.array(answer.get("rows", answer.get("answer")))
+
+
+@pytest.mark.parametrize("name", EMBEDDERS)
+def test_vectors_are_the_references(embedder, picture, name):
+    model, answers = embedder(name)
+    for answer in answers:
+        made = model.embed([item(answer, picture)])
+        assert made.prompt_tokens == answer["tokens"]
+        np.testing.assert_allclose(made.vectors[0], wanted(answer), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", EMBEDDERS)
+def test_nothing_of_a_request_stays_for_the_next(embedder, picture, name):
+    model, answers = embedder(name)
+    texts, images = ([a for a in answers if (a["image"] is None) is plain] for plain in (True, False))
+    order = [texts[0], images[0], texts[0], images[1], images[0], texts[0]]
+    for answer in order:
+        np.testing.assert_allclose(model.embed([item(answer, picture)]).vectors[0], wanted(answer), atol=TOLERANCE)
+    long = TextItem("a longer text " * 20)
+    together = model.embed([item(answer, picture) for answer in order] + [long], batch_size=3)
+    for answer, vector in zip(order, together.vectors, strict=False):
+        np.testing.assert_allclose(vector, wanted(answer), atol=TOLERANCE)
+
+
+def test_scores_are_the_references_in_any_batch(checkpoint, picture):
+    folder, golden = checkpoint("qwen3_vl_reranker")
+    reranker = theodolite.load_reranker(folder)
+    assert reranker.kind == "generative_vl"
+    answers = golden["answers"]["rank"]
+
+    def side(text, image):
+        return TextItem(text) if image is None else ImageItem(picture(*image[0], image[1]), text)
+
+    for answer in answers:
+        query, document = side(answer["query"], answer["query_image"]), side(answer["document"], answer["image"])
+        made = reranker.rank(query, [document], instruction=answer["instruction"], raw_scores=True)
+        assert made.prompt_tokens == answer["tokens"]
+        np.testing.assert_allclose(made.scores, [answer["answer"]], atol=1e-4)
+    pair = [answer for answer in answers if answer["query"] == "what is it?"]
+    for batch_size in (1, 8):
+        documents = [answer["document"] for answer in pair] * 2
+        made = reranker.rank("what is it?", documents, raw_scores=True, batch_size=batch_size)
+        np.testing.assert_allclose(made.scores, [answer["answer"] for answer in pair] * 2, atol=1e-4)
+
+
+def test_an_image_that_does_not_fit_is_refused_and_never_cut(checkpoint, picture):
+    for name in EMBEDDERS:
+        model = theodolite.load(checkpoint(name)[0], max_length=12)
+        with pytest.raises(RequestError, match="max_length is 12"):
+            model.embed([ImageItem(picture(64, 64, 0.0))])
+
+
+@pytest.mark.parametrize("name", ["colqwen2_5", "colidefics3", "nemotron_vl"])
+def test_a_text_beside_an_image_is_refused_where_the_format_has_no_place_for_it(embedder, picture, name):
+    with pytest.raises(RequestError, match="an image or a text"):
+        embedder(name)[0].embed([ImageItem(picture(64, 64, 0.0), "and a text")])
+
+
+@pytest.mark.parametrize("name", ["colqwen2_5", "colidefics3"])
+def test_the_cells_of_a_page_are_its_visual_tokens_in_reading_order(embedder, picture, name):
+    model, _ = embedder(name)
+    page = picture(64, 64, 0.0)
+    page.paste((255, 255, 255), (32, 0, 64, 32))  # the upper right quarter
+    [row], [plain] = model.encode([ImageItem(page)]), model.encode([ImageItem(picture(64, 64, 0.0))])
+    cells = row.image.cells
+    assert len(set(cells.ravel().tolist())) == cells.size
+    one, other = model.run([row, plain], 1)
+    change = np.abs(one - other).sum(axis=1)[cells]  # [R, C]
+    half = tuple(n // 2 for n in cells.shape)
+    quarters = [change[: half[0], : half[1]], change[: half[0], half[1] :], change[half[0] :, : half[1]], change[half[0] :, half[1] :]]
+    assert np.argmax([quarter.mean() for quarter in quarters]) == 1
+
+
+def test_adapters_and_masked_embeddings_are_refused(checkpoint, tmp_path):
+    import json
+    import shutil
+
+    folder = tmp_path / "masked"
+    shutil.copytree(checkpoint("colidefics3")[0], folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"mask_non_image_embeddings": True}))
+    with pytest.raises(Unsupported, match="mask_non_image_embeddings"):
+        theodolite.load(folder)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")
+    with pytest.raises(Unsupported, match="merge it into its base model"):
+        theodolite.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("qwen3_vl", "preprocessor_config.json"),
+        ("qwen3_vl", "chat_template.jinja"),
+        ("colqwen2_5", "preprocessor_config.json"),
+        ("colidefics3", "preprocessor_config.json"),
+    ],
+)
+def test_a_folder_without_what_an_image_needs_is_refused_at_load(checkpoint, tmp_path, name, file):
+    import shutil
+
+    shutil.copytree(checkpoint(name)[0], tmp_path / "folder")
+    (tmp_path / "folder" / file).unlink()
+    with pytest.raises(CheckpointError, match=f"{file} is missing"):
+        theodolite.load(tmp_path / "folder")
