@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from theodolite.locate import DEFAULT
 from theodolite_cli import options
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from theodolite.embedder import Embedder
     from theodolite.values import Embeddings
 
-DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 BATCH_SIZE = 16
 SIMILARITY_LIMIT = 1000
 """Inputs beyond which no similarity matrix is made: it grows with the square."""
@@ -48,7 +48,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    options.add_model(parser, DEFAULT_MODEL)
+    options.add_model(parser, DEFAULT)
     group = parser.add_argument_group("inputs")
     group.add_argument(
         "-p",
