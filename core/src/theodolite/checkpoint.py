@@ -94,6 +94,11 @@ class Checkpoint:
         return str(names[0]) if isinstance(names, list) else str(names)
 
     @property
+    def normalize(self) -> bool:
+        """Whether vectors are L2-normalized: true unless config.json says ``normalize: false``."""
+        return self.config.get("normalize") is not False
+
+    @property
     def is_classifier(self) -> bool:
         """Whether the architecture is a ``*ForSequenceClassification``: a reranker, never an embedder."""
         return self.architecture.endswith("ForSequenceClassification")

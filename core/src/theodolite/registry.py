@@ -207,6 +207,11 @@ class Registry:
                 return UnknownFamily(_wrong_task(checkpoint, task))
         if task is Task.RERANK:
             return UnknownFamily(f"Unsupported reranker model type: {what} in {checkpoint.path}")
+        if task is Task.EMBED and checkpoint.pooling_folder is None:
+            return UnknownFamily(
+                f"{what} in {checkpoint.path} is not an embedding checkpoint: it has no pooling layout "
+                "(modules.json, 1_Pooling/config.json), and its architecture is not an embedder's"
+            )
         names = ", ".join(sorted(installed)) or "none"
         return UnknownFamily(
             f"no family serves {what} in {checkpoint.path} (installed: {names}); "

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as mlx_nn
 import numpy as np
 
-from theodolite.nn import layers
+from theodolite.errors import CheckpointError
+from theodolite.nn import decoder, layers
 from theodolite.nn.layers import Linear
 from theodolite.pixels import Patches
 
@@ -119,6 +121,17 @@ def token_positions(ids: Sequence[int], image_token: int, images: Sequence[Patch
         parts.append(where + position)
         position, i = position + max(rows, columns), i + image.tokens
     return np.concatenate(parts, axis=1)
+
+
+def check(text: decoder.Config, where: Path) -> None:
+    """Refuse a decoder whose M-RoPE sections do not cover its frequencies.
+
+    :raises CheckpointError: naming them.
+    """
+    sections, wanted = text.rope.sections, text.head_dim // 2
+    if sections is None or sum(sections.sizes) != wanted:
+        found = None if sections is None else list(sections.sizes)
+        raise CheckpointError(f"{where}: mrope_section {found} should be three numbers that sum to {wanted}")
 
 
 def expand(ids: Sequence[int], image_token: int, images: Sequence[Patches]) -> list[int]:

@@ -28,7 +28,7 @@ def detect(checkpoint: Checkpoint) -> Profile | None:
         fit=Fit.ARCHITECTURE if checkpoint.architecture in ARCHITECTURES else Fit.MODEL_TYPE,
         vocab_size=config.vocab_size,
         dim=config.hidden_size,
-        normalize=checkpoint.config.get("normalize") is not False,
+        normalize=checkpoint.normalize,
         max_positions=config.max_position_embeddings - config.first_position,
     )
 

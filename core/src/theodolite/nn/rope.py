@@ -1,0 +1,175 @@
+"""Rotary position embeddings (Su et al. 2021) in the variants that published checkpoints use.
+
+A wrong base still gives cosine 0.95, so every key of the configuration is read or refused, in both spellings:
+``rope_theta`` + ``rope_scaling`` (transformers 4) and ``rope_parameters`` (transformers 5), the latter possibly per
+layer type.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from theodolite.errors import Unsupported
+from theodolite.nn import kernels
+
+DEFAULT_BASE = 10_000.0
+
+
+@dataclass(frozen=True)
+class Sections:
+    """How the frequencies of M-RoPE are shared by temporal, height and width positions (Qwen2-VL, Wang et al. 2024)."""
+
+    sizes: tuple[int, int, int]
+    interleaved: bool = False
+    """Qwen3-VL deals the frequencies out in turn (THWTHW...), Qwen2.5-VL in three blocks."""
+
+    def axis(self, frequencies: int) -> np.ndarray:
+        """Which axis (0 temporal, 1 height, 2 width) turns each frequency: ``[D / 2]``."""
+        if not self.interleaved:
+            return np.repeat(np.arange(3), self.sizes)
+        axis = np.zeros(frequencies, np.int32)
+        for which in (1, 2):
+            axis[which : self.sizes[which] * 3 : 3] = which
+        return axis
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """The parameters of one rotary embedding."""
+
+    head_dim: int
+    base: float = DEFAULT_BASE
+    type: str = "default"
+    factor: float = 1.0
+    original_max_positions: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float = 1.0
+    truncate: bool = True
+    sections: Sections | None = None
+
+    @classmethod
+    def of(
+        cls, config: dict[str, Any], head_dim: int, *, layer_type: str | None = None, base: float = DEFAULT_BASE
+    ) -> RopeConfig:
+        """Read the keys of a (text) config.json.
+
+        :param layer_type: for configurations that give parameters per layer type, such as ``full_attention``.
+        :param base: where the configuration names none.
+        :raises Unsupported: for a kind of scaling that is not served.
+        """
+        given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        if layer_type is not None and isinstance(given.get(layer_type), dict):
+            given = given[layer_type]
+        kind = given.get("rope_type") or given.get("type") or "default"
+        if kind == "mrope":
+            kind = "default"
+        if kind not in ("default", "linear", "llama3", "yarn"):
+            raise Unsupported(f"config.json: rope_type {kind!r} is not supported (default, linear, llama3, yarn are)")
+        if (part := given.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0) != 1.0:
+            raise Unsupported(f"config.json: partial_rotary_factor {part} is not supported, only 1.0")
+        original = given.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
+        original = original or config.get("max_position_embeddings") or 0
+        if kind != "default" and given.get("factor") is None:
+            if kind != "yarn" or not original:
+                raise Unsupported(f"config.json: rope_type {kind!r} needs a factor")
+            given = {**given, "factor": config["max_position_embeddings"] / original}
+        factor = float(given.get("factor") or 1.0)
+        sections = given.get("mrope_section")
+        return cls(
+            head_dim=head_dim,
+            base=float(given.get("rope_theta") or config.get("rope_theta") or base),
+            type=kind,
+            factor=factor,
+            original_max_positions=int(original),
+            low_freq_factor=float(given.get("low_freq_factor") or 1.0),
+            high_freq_factor=float(given.get("high_freq_factor") or 4.0),
+            beta_fast=float(given.get("beta_fast") or 32.0),
+            beta_slow=float(given.get("beta_slow") or 1.0),
+            attention_factor=_attention_factor(given, factor) if kind == "yarn" else 1.0,
+            truncate=given.get("truncate", True) is not False,
+            sections=Sections(tuple(sections), bool(given.get("mrope_interleaved"))) if sections else None,
+        )
+
+    def wavelengths(self) -> np.ndarray:
+        """Positions per radian of each frequency: ``[head_dim / 2]`` float64."""
+        plain = self.base ** (np.arange(0, self.head_dim, 2, dtype=np.float64) / self.head_dim)
+        match self.type:
+            case "linear":
+                return plain * self.factor
+            case "llama3":
+                return self._llama3(plain)
+            case "yarn":
+                return self._yarn(plain)
+        return plain
+
+    def _llama3(self, plain: np.ndarray) -> np.ndarray:
+        """Llama 3.1: long waves are stretched by the factor, short ones kept, those between blended."""
+        wave = 2 * math.pi * plain
+        turns = self.original_max_positions / wave
+        smooth = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        smooth = np.clip(smooth, 0.0, 1.0)
+        return 1.0 / ((1 - smooth) / (plain * self.factor) + smooth / plain)
+
+    def _yarn(self, plain: np.ndarray) -> np.ndarray:
+        """YaRN (Peng et al. 2023): a ramp over the frequencies between interpolation and extrapolation."""
+
+        def dimension(rotations: float) -> float:
+            position = math.log(self.original_max_positions / (rotations * 2 * math.pi))
+            return self.head_dim * position / (2 * math.log(self.base))
+
+        low, high = dimension(self.beta_fast), dimension(self.beta_slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, self.head_dim - 1)
+        ramp = np.clip((np.arange(len(plain)) - low) / ((high - low) or 0.001), 0.0, 1.0)
+        return 1.0 / (ramp / (plain * self.factor) + (1 - ramp) / plain)
+
+
+def _attention_factor(given: dict[str, Any], factor: float) -> float:
+    if given.get("attention_factor") is not None:
+        return float(given["attention_factor"])
+
+    def magnitude(scale: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
+
+    top, bottom = given.get("mscale"), given.get("mscale_all_dim")
+    return magnitude(top) / magnitude(bottom) if top and bottom else magnitude(1.0)
+
+
+class Rope:
+    """Rotates queries and keys ``[B, H, L, D]``; holds no state beyond its frequencies."""
+
+    def __init__(self, config: RopeConfig) -> None:
+        self.config = config
+        self._wavelengths = mx.array(config.wavelengths().astype(np.float32))  # [D / 2]
+
+    def __call__(self, x: mx.array, positions: mx.array | None = None) -> mx.array:
+        """Rotate by positions 0..L, or by ``positions``: ``[B, L]``, or ``[3, B, L]`` for M-RoPE."""
+        if self.config.attention_factor != 1.0:
+            x = x * self.config.attention_factor
+        if positions is None:
+            return kernels.active.rope(x, self._wavelengths)
+        cos, sin = self.angles(positions)
+        half = x.shape[-1] // 2
+        first, second = x[..., :half], x[..., half:]
+        cos, sin = cos.astype(x.dtype), sin.astype(x.dtype)
+        return mx.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+    def angles(self, positions: mx.array) -> tuple[mx.array, mx.array]:
+        """Cosine and sine ``[B, 1, L, D / 2]`` of the angles at ``positions`` (``[B, L]`` or ``[3, B, L]``)."""
+        angles = positions[..., None].astype(mx.float32) / self._wavelengths  # [..., B, L, D / 2]
+        if positions.ndim == 3:
+            sections = self.config.sections
+            if sections is None:
+                raise Unsupported("config.json: three-axis positions need rope_scaling.mrope_section")
+            axis = mx.array(sections.axis(angles.shape[-1]).astype(np.int32))
+            angles = mx.take_along_axis(angles, axis[None, None, None], axis=0)[0]  # [B, L, D / 2]
+        return mx.cos(angles)[:, None], mx.sin(angles)[:, None]
