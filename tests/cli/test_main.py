@@ -102,6 +102,15 @@ def test_closed_stdin() -> None:
     assert done.stderr.startswith("error: nothing to embed")
 
 
+@pytest.mark.parametrize(("closed", "status"), [("<&-", 1), (">&-", 0), ("2>&-", 0)])
+def test_closed_streams(bert: str, closed: str, status: int) -> None:
+    texts = "" if "<" in closed else "-p cat -p car"
+    line = f"exec '{sys.executable}' -c '{RUN}' embed -m '{bert}' {texts} {closed}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("debug", ["", "0", "1"])
 def test_debug(capsys: Capture, monkeypatch: pytest.MonkeyPatch, debug: str) -> None:
     monkeypatch.setenv("THEODOLITE_DEBUG", debug)
@@ -139,7 +148,7 @@ def test_help_fits_80_columns(capsys: Capture, monkeypatch: pytest.MonkeyPatch, 
     assert not [line for line in out.splitlines() if len(line) > 80]
 
 
-@pytest.mark.parametrize("args", [[], ["nothing"], ["embed", "surplus"]])
+@pytest.mark.parametrize("args", [[], ["nothing"], ["embed", "surplus"], ["embed", "-p", "-x"]])
 def test_usage(capsys: Capture, args: list[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main.main(args)

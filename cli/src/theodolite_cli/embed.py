@@ -144,11 +144,10 @@ def run(args: argparse.Namespace) -> None:
         kind = "MaxSim" if embedder.multi_vector else "cosine"
         print()
         render.similarity(f"{kind} similarity ({len(labels)} inputs):", matrix, labels)
-    inputs = "1 input" if len(labels) == 1 else f"{len(labels)} inputs"
+    inputs, tokens = options.count(len(labels), "input"), options.count(made.prompt_tokens, "prompt token")
     width = args.dimensions or embedder.dim
     print(
-        f"{embedder.label}: {inputs}, {made.prompt_tokens} prompt tokens, dim {width}, "
-        f"max_length {embedder.max_length}",
+        f"{embedder.label}: {inputs}, {tokens}, dim {width}, max_length {embedder.max_length}",
         file=sys.stderr,
     )
 

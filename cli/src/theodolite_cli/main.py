@@ -32,8 +32,18 @@ class Parser(argparse.ArgumentParser):
     """argparse, but an error is one line, like every other error."""
 
     def error(self, message: str) -> NoReturn:
+        if message.endswith("expected one argument"):
+            message += "; a value that begins with a dash is given as OPTION=VALUE"
         print(f"error: {message} (see {self.prog} --help)", file=sys.stderr)
         raise SystemExit(2)
+
+
+class Note(logging.Formatter):
+    """A record as a user reads it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        level = "note" if record.levelno <= logging.INFO else record.levelname.lower()
+        return f"{level}: {record.getMessage()}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,12 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     :returns: the exit status: 0, 1 for an error, 2 for wrong usage, 130 when interrupted.
     """
-    logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr, force=True)
-    logging.getLogger("theodolite").setLevel(logging.INFO)
-    for level, name in ((logging.INFO, "note"), (logging.WARNING, "warning"), (logging.ERROR, "error")):
-        logging.addLevelName(level, name)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    prepare_streams()
+    prepare_log()
     try:
         status = run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
@@ -59,6 +65,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except Exception as error:
         return failed(error)
+
+
+def prepare_streams() -> None:
+    """Let every text be printed, whatever the encoding, and stand in for a stream that the caller has closed."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the process ends
+        elif mode == "w":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def prepare_log() -> None:
+    """What the core has to say goes to stderr, a line each, as ``note: ...`` or ``warning: ...``."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Note())
+    logging.basicConfig(handlers=[handler], force=True)
+    logging.getLogger("theodolite").setLevel(logging.INFO)
 
 
 def failed(error: Exception) -> int:

@@ -137,8 +137,13 @@ def image(path: str, text: str = "") -> ImageItem:
 def report_cut(truncated: int, max_length: int) -> None:
     """Say on stderr that inputs did not fit."""
     if truncated:
-        tokens = "1 token was" if truncated == 1 else f"{truncated} tokens were"
-        log.warning("%s cut to keep every input within max_length %d", tokens, max_length)
+        verb = "was" if truncated == 1 else "were"
+        log.warning("%s %s cut to keep every input within max_length %d", count(truncated, "token"), verb, max_length)
+
+
+def count(number: int, what: str) -> str:
+    """``1 input``, ``2 inputs``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -116,9 +116,9 @@ def run(args: argparse.Namespace) -> None:
     print("ranking (most relevant first):")
     for i in ranking:
         print(row(i, scores[i], labels[i]))
-    count = "1 document" if len(labels) == 1 else f"{len(labels)} documents"
+    count, tokens = options.count(len(labels), "document"), options.count(made.prompt_tokens, "prompt token")
     print(
-        f"{reranker.label}: {made.kind}, {count}, {made.prompt_tokens} prompt tokens, max_length {reranker.max_length}",
+        f"{reranker.label}: {made.kind}, {count}, {tokens}, max_length {reranker.max_length}",
         file=sys.stderr,
     )
 
