@@ -44,7 +44,9 @@ def inner(checkpoint: Checkpoint) -> dict[str, Any]:
 def text_config(checkpoint: Checkpoint) -> decoder.Config:
     """The decoder's settings: a ``text_config`` block, or in older exports the whole config.json."""
     config = inner(checkpoint)
-    return decoder.Config.of(config.get("text_config") or config)
+    text = decoder.Config.of({"model_type": "qwen2_5_vl_text", **(config.get("text_config") or config)})
+    qwen_vision.check(text, checkpoint.path / "config.json")
+    return text
 
 
 class ColQwen2_5(mlx_nn.Module):
@@ -64,8 +66,8 @@ class ColQwen2_5(mlx_nn.Module):
         if page is not None:
             sight: qwen_vision.Vision = page.pixels
             x = vision.place(x, page.slots, self.vision_tower(sight.images[0]))
-            positions = sight.positions
-        hidden: mx.array = self.model(x, masks.causal(batch.attention_mask), positions=positions)
+            positions = mx.array(sight.positions[:, None])  # [3, 1, L]
+        hidden: mx.array = self.model(x, masks.causal(batch.attention_mask), positions)
         return hidden
 
 

@@ -74,16 +74,10 @@ def page(item: ImageItem, ids: Sequence[int], image_token: int, limit: int) -> n
 
 def rows(linear: Linear, hidden: mx.array, batch: Batch) -> mx.array:
     """``[B, L, D]`` -> unit rows ``[B, L, K]``, those of padding zero."""
-    projected = linear(hidden.astype(linear_dtype(linear))).astype(mx.float32)
+    projected = linear(hidden)
     length = mx.sqrt((projected * projected).sum(axis=-1, keepdims=True))
     unit = projected / mx.maximum(length, EPSILON)
     return unit * batch.attention_mask[..., None]
-
-
-def linear_dtype(linear: Linear) -> mx.Dtype:
-    """The type a projection computes in; a packed weight has none of its own, its bias has."""
-    dtype: mx.Dtype = linear.bias.dtype
-    return dtype
 
 
 def check_tokens(checkpoint: Checkpoint, **ids: Any) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from theodolite import nn
 from theodolite.errors import Unsupported
-from theodolite.nn import qwen_vision
+from theodolite.nn import kernels, qwen_vision
 from theodolite.pixels import Patches
 
 ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
@@ -71,7 +71,7 @@ class MLP(mlx_nn.Module):
         self._act = config.act
 
     def __call__(self, x: mx.array) -> mx.array:
-        y: mx.array = self.down_proj(nn.gated(self.gate_proj(x), self.up_proj(x), self._act))
+        y: mx.array = self.down_proj(kernels.active.gated(self.gate_proj(x), self.up_proj(x), self._act))
         return y
 
 

@@ -1,0 +1,92 @@
+"""Qwen3-VL: the vision tower, and a Qwen3 decoder with interleaved M-RoPE whose first layers see DeepStack's features."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import mlx.core as mx
+import mlx.nn as mlx_nn
+from theodolite_qwen3_vl import vision as tower
+
+from theodolite.checkpoint import Checkpoint
+from theodolite.errors import CheckpointError
+from theodolite.nn import decoder, masks, qwen_vision, vision
+from theodolite.values import Batch
+
+PATCHES = "visual.patch_embed.proj.weight"
+RENAMES = [
+    (re.compile(r"^model\.(?=(language_model|visual)\.)"), ""),
+    (re.compile(r"^language_model\.(?=lm_head\.)"), ""),
+    (re.compile(r"^language_model\.model\."), "language_model."),
+    (re.compile(r"^vision_tower\."), "visual."),
+]
+"""Hugging Face's names (model.language_model, model.visual) and an mlx conversion's (language_model.model, vision_tower)."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Both halves of config.json."""
+
+    text: decoder.Config
+    vision: tower.Config
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Config:
+        """Read config.json.
+
+        :raises CheckpointError: where a part is missing.
+        """
+        config = checkpoint.config
+        for key in ("text_config", "vision_config"):
+            if not isinstance(config.get(key), dict):
+                raise CheckpointError(f"{checkpoint.path / 'config.json'}: {key} is missing")
+        if not isinstance(config.get("image_token_id"), int):
+            raise CheckpointError(f"{checkpoint.path / 'config.json'}: image_token_id should be a token id")
+        text, eye = decoder.Config.of(config["text_config"]), tower.Config.of(config["vision_config"])
+        qwen_vision.check(text, checkpoint.path / "config.json")
+        if eye.out_hidden_size != text.hidden_size:
+            raise CheckpointError(
+                f"{checkpoint.path / 'config.json'}: the tower gives {eye.out_hidden_size} features a token, "
+                f"the decoder takes {text.hidden_size}"
+            )
+        return cls(text, eye)
+
+
+class Qwen3VL(mlx_nn.Module):
+    """Token ids and images to hidden states ``[B, L, D]``."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.visual = tower.Visual(config.vision)
+        self.language_model = decoder.Decoder(config.text)
+
+    def __call__(self, batch: Batch) -> mx.array:
+        x = self.language_model.embed_tokens(batch.input_ids)  # [B, L, D]
+        sight: qwen_vision.Vision | None = next((image for image in batch.images if image is not None), None)
+        mask = masks.causal(batch.attention_mask)
+        if sight is None:
+            return self.language_model(x, mask)
+        seen = [self.visual(patches) for patches in sight.images]
+        tokens = mx.concatenate([tokens for tokens, _ in seen])
+        deep = [mx.concatenate(parts) for parts in zip(*(parts for _, parts in seen), strict=True)]
+        nothing = mx.zeros_like(x)
+        return self.language_model(
+            vision.place(x, sight.slots, tokens),
+            mask,
+            mx.array(sight.positions[:, None]),  # [3, 1, L]
+            {i: vision.place(nothing, sight.slots, features) for i, features in enumerate(deep)},
+        )
+
+
+def renamed(checkpoint: Checkpoint, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+    """The tensors under the names of `Qwen3VL`, and those of the head under ``lm_head``."""
+    found = {}
+    for name, tensor in weights.items():
+        for pattern, into in RENAMES:
+            name = pattern.sub(into, name)
+        found[name] = tensor
+    if PATCHES in found:
+        channels = tower.Config.of(checkpoint.config["vision_config"]).channels
+        found[PATCHES] = qwen_vision.flat_filter(found[PATCHES], channels)
+    return found

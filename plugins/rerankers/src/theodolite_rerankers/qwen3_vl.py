@@ -1,0 +1,131 @@
+"""Qwen3-VL-Reranker: the difference of two answer tokens' logits over a prompt that may hold images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+import mlx.nn as mlx_nn
+from theodolite_qwen3_vl import model as trunk
+from theodolite_qwen3_vl import prompts
+from theodolite_qwen3_vl.template import Message, Template
+
+from theodolite import nn, pooling
+from theodolite.checkpoint import Checkpoint
+from theodolite.errors import CheckpointError
+from theodolite.hookspecs import hookimpl
+from theodolite.pixels import QwenProcessor
+from theodolite.values import Batch, Fit, Item, Pair, Pooling, Profile, Prompt, Task, TextItem
+
+if TYPE_CHECKING:
+    from theodolite.tokenize import Tokenizer
+
+TEMPLATE = "additional_chat_templates/reranker.jinja"
+ANSWERS = "1_LogitScore/config.json"
+BATCH_SIZE = 2
+
+
+class Reranker(mlx_nn.Module):
+    """The Qwen3-VL trunk, and the two rows of its head that are read."""
+
+    def __init__(self, config: trunk.Config) -> None:
+        super().__init__()
+        self.trunk = trunk.Qwen3VL(config)
+        self.score = nn.Linear(config.text.hidden_size, 2, bias=False)
+
+
+@hookimpl
+def detect(checkpoint: Checkpoint, task: Task | None) -> Profile | None:
+    if task is not Task.RERANK or checkpoint.model_type != "qwen3_vl" or checkpoint.pooling_folder:
+        return None
+    config = trunk.Config.of(checkpoint)
+    return Profile(
+        family="qwen3-vl-reranker",
+        fit=Fit.MODEL_TYPE,
+        vocab_size=config.text.vocab_size,
+        dim=1,
+        task=Task.RERANK,
+        kind="generative_vl",
+        images=True,
+        instruction=True,
+        padding="left",
+        batch_size=BATCH_SIZE,
+        modules=frozenset({"LogitScore"}),
+    )
+
+
+@hookimpl
+def build(checkpoint: Checkpoint) -> mlx_nn.Module:
+    # what only a prompt reads is read now, so that a folder without it is refused before anything is served
+    text = TextItem("text")
+    Template.of(checkpoint, TEMPLATE).render(messages(Pair(text, text))([text.text, text.text]))
+    QwenProcessor.of(checkpoint, checkpoint.config["vision_config"], prompts.PATCH_SIZE)
+    return Reranker(trunk.Config.of(checkpoint))
+
+
+@hookimpl
+def sanitize(checkpoint: Checkpoint, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+    """The trunk, and of the head (or of the token table it is tied to) the rows of the two answers."""
+    found = trunk.renamed(checkpoint, weights)
+    head = "lm_head." if any(name.startswith("lm_head.") for name in found) else "language_model.embed_tokens."
+    answers = mx.array(answer_ids(checkpoint))
+    score = {name.replace(head, "score."): tensor[answers] for name, tensor in found.items() if name.startswith(head)}
+    return score | {f"trunk.{name}": tensor for name, tensor in found.items() if not name.startswith("lm_head.")}
+
+
+def answer_ids(checkpoint: Checkpoint) -> list[int]:
+    """Ids of the tokens that say yes and no.
+
+    :raises CheckpointError: if the checkpoint does not say which they are.
+    """
+    settings, vocab_size = checkpoint.json(ANSWERS), trunk.Config.of(checkpoint).text.vocab_size
+    found = {key: settings.get(key) for key in ("true_token_id", "false_token_id")}
+    for key, value in found.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < vocab_size:
+            raise CheckpointError(
+                f"{checkpoint.path / ANSWERS}: {key} should be a token id below {vocab_size}, not {value!r}"
+            )
+    return list(found.values())
+
+
+def messages(pair: Pair) -> Callable[[Sequence[str]], list[Message]]:
+    """Makes the conversation out of the texts of query and document, and of the instruction where there is one.
+
+    Without an instruction there is no system turn: the template has its own.
+    """
+
+    def of(texts: Sequence[str]) -> list[Message]:
+        query, document, *instruction = texts
+        return [
+            *(prompts.system(text) for text in instruction),
+            {"role": "query", "content": prompts.content(pair.query, query)},
+            {"role": "document", "content": prompts.content(pair.document, document)},
+        ]
+
+    return of
+
+
+@hookimpl
+def prompt(
+    checkpoint: Checkpoint, item: Item, instruction: str | None, tokenizer: Tokenizer, limit: int
+) -> Prompt | None:
+    if not isinstance(item, Pair):
+        return None
+    chat = Template.of(checkpoint, TEMPLATE)
+    fixed = [instruction] if instruction else []
+    return prompts.rendered(checkpoint, chat, messages(item), [item.query, item.document], tokenizer, limit, *fixed)
+
+
+@hookimpl
+def forward(model: Reranker, batch: Batch) -> mx.array:
+    hidden: mx.array = model.trunk(batch)
+    return hidden
+
+
+@hookimpl
+def pool(model: Reranker, hidden: mx.array, batch: Batch) -> mx.array:
+    """``logit(yes) - logit(no)`` at the last position: ``[B]``."""
+    last = pooling.pool(hidden, batch.attention_mask, Pooling.LASTTOKEN)
+    logits = model.score(last)  # [B, 2], in float32: the difference of two large numbers is small
+    return logits[:, 0] - logits[:, 1]
