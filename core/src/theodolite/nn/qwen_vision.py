@@ -15,7 +15,7 @@ import mlx.nn as mlx_nn
 import numpy as np
 
 from theodolite.errors import CheckpointError
-from theodolite.nn import decoder, layers
+from theodolite.nn import decoder, layers, rope
 from theodolite.nn.layers import Linear
 from theodolite.pixels import Patches
 
@@ -63,12 +63,6 @@ def rotation(positions: np.ndarray, head_dim: int) -> tuple[mx.array, mx.array]:
     return mx.array(np.cos(angles).astype(np.float32)), mx.array(np.sin(angles).astype(np.float32))
 
 
-def rotate(x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
-    """Turn the two halves of every head against each other: ``[1, H, N, D]`` by ``[1, 1, N, D / 2]``."""
-    first, second = mx.split(x, 2, axis=-1)
-    return mx.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
-
-
 class Attention(mlx_nn.Module):
     """Attention of patches over patches: over all of them, or within groups of equal windows."""
 
@@ -88,7 +82,7 @@ class Attention(mlx_nn.Module):
         """
         n, width = x.shape
         q, k, v = self.qkv(x).reshape(n, 3, self._heads, -1).transpose(1, 2, 0, 3)[:, None]  # [1, H, N, D / H]
-        q, k = rotate(q, *turn), rotate(k, *turn)
+        q, k = rope.rotate(q, *turn), rope.rotate(k, *turn)
         scale = (width // self._heads) ** -0.5
         parts, first = [], 0
         for count, size in windows or [(1, n)]:

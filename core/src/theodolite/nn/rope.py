@@ -157,11 +157,7 @@ class Rope:
             x = x * self.config.attention_factor
         if positions is None:
             return kernels.active.rope(x, self._wavelengths)
-        cos, sin = self.angles(positions)
-        half = x.shape[-1] // 2
-        first, second = x[..., :half], x[..., half:]
-        cos, sin = cos.astype(x.dtype), sin.astype(x.dtype)
-        return mx.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+        return rotate(x, *self.angles(positions))
 
     def angles(self, positions: mx.array) -> tuple[mx.array, mx.array]:
         """Cosine and sine ``[B, 1, L, D / 2]`` of the angles at ``positions`` (``[B, L]`` or ``[3, B, L]``)."""
@@ -173,3 +169,10 @@ class Rope:
             axis = mx.array(sections.axis(angles.shape[-1]).astype(np.int32))
             angles = mx.take_along_axis(angles, axis[None, None, None], axis=0)[0]  # [B, L, D / 2]
         return mx.cos(angles)[:, None], mx.sin(angles)[:, None]
+
+
+def rotate(x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
+    """Turn the two halves of every head against each other: ``[B, H, L, D]`` by angles ``[B, 1, L, D / 2]``."""
+    first, second = mx.split(x, 2, axis=-1)
+    cos, sin = cos.astype(x.dtype), sin.astype(x.dtype)
+    return mx.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
