@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any
@@ -84,16 +85,19 @@ def test_closed_pipe(bert: str) -> None:
 
 
 def test_interrupt() -> None:
-    call = [sys.executable, "-c", RUN, "embed"]
-    child = subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert child.stdin
-    try:
-        child.wait(0.7)  # it waits for texts
-    except subprocess.TimeoutExpired:
+    code = RUN.replace("sys.exit", "print('started', flush=True); sys.exit")
+    call = [sys.executable, "-c", code, "embed"]
+    with subprocess.Popen(
+        call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin
+        assert child.stdout
+        assert child.stderr
+        child.stdout.readline()
+        time.sleep(0.3)  # it waits for texts
         child.send_signal(signal.SIGINT)
-    assert child.wait(10) == main.INTERRUPTED
-    assert child.stderr
-    assert child.stderr.read() == ""
+        assert child.wait(10) == main.INTERRUPTED
+        assert child.stderr.read() == ""
 
 
 def test_closed_stdin() -> None:
