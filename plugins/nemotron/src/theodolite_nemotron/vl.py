@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 import mlx.nn as mlx_nn
 import numpy as np
-from theodolite_nemotron.tiles import Processor
 
 from theodolite import nn
 from theodolite.checkpoint import Checkpoint
@@ -17,6 +16,7 @@ from theodolite.errors import CheckpointError, RequestError, Unsupported
 from theodolite.hookspecs import hookimpl
 from theodolite.nn import decoder, masks, vision, vit
 from theodolite.values import Batch, Fit, ImageItem, Item, Pooling, Profile, Prompt
+from theodolite_nemotron.tiles import Processor
 
 if TYPE_CHECKING:
     from theodolite.tokenize import Tokenizer
