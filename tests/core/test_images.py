@@ -53,7 +53,8 @@ def test_modes_that_pillow_converts(mode: str) -> None:
 def test_lab() -> None:
     profiles = ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB")
     lab = ImageCms.profileToProfile(Image.fromarray(COLORS), *profiles, outputMode="LAB")
-    assert lab is not None and lab.mode == "LAB"
+    assert lab is not None
+    assert lab.mode == "LAB"
     assert np.abs(array(images.to_rgb(lab)) - COLORS).mean() < 3
 
 
@@ -95,7 +96,8 @@ def test_transparency_lies_on_white() -> None:
     alpha[:, 32:] = 255
     given = Image.fromarray(np.dstack([COLORS, alpha]))
     found = array(images.read(encoded(given)))
-    assert (found[:, :32] == 255).all() and (found[:, 32:] == COLORS[:, 32:]).all()
+    assert (found[:, :32] == 255).all()
+    assert (found[:, 32:] == COLORS[:, 32:]).all()
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "I;16"])
@@ -105,7 +107,8 @@ def test_a_transparent_color(mode: str) -> None:
     image = Image.fromarray(black.astype(np.uint16) * 257) if mode == "I;16" else Image.fromarray(black).convert(mode)
     see_through: object = (0, 0, 0) if mode == "RGB" else 0
     found = array(images.read(encoded(image, transparency=see_through)))
-    assert (found[:, :2] == 255).all() and (found[:, 2:] == black[0, 2]).all()
+    assert (found[:, :2] == 255).all()
+    assert (found[:, 2:] == black[0, 2]).all()
 
 
 @pytest.mark.parametrize("kind", ["GIF", "TIFF", "PNG", "WEBP"])

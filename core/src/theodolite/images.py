@@ -1,4 +1,4 @@
-"""The one place where a picture becomes an RGB image: every mode that Pillow opens, upright, within limits. Any thread."""
+"""Where pictures become RGB images: every mode that Pillow opens, upright, within limits. Any thread."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ def _rgb(image: Image) -> Image:
 def _eight_bits(image: Image) -> np.ndarray:
     """Grey of more than 8 bits as ``[H, W]`` uint8.
 
-    16 bits are divided by 257, whatever is in the picture: Pillow's own conversion clips at 255 instead. 32-bit integers
-    up to 65535 are 16-bit pictures in a wider mode, and floats up to 1 (else 255) are fractions (else bytes); any other
-    range has no fixed meaning and is stretched from its smallest to its largest number.
+    16 bits are divided by 257, whatever is in the picture: Pillow's own conversion clips at 255 instead. 32-bit
+    integers up to 65535 are 16-bit pictures in a wider mode, and floats up to 1 (else 255) are fractions (else bytes);
+    any other range has no fixed meaning and is stretched from its smallest to its largest number.
     """
     values = np.asarray(image).astype(np.float64)
     if not np.isfinite(values).all():

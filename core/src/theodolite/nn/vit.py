@@ -1,0 +1,211 @@
+"""The SigLIP encoder (Zhai et al. 2023, a pre-norm ViT), shared by SigLIP's two towers, Nemotron-VL and Idefics3.
+
+Attribute names are the checkpoints'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import mlx.core as mx
+import mlx.nn as mlx_nn
+
+from theodolite.errors import CheckpointError, Unsupported
+from theodolite.nn import kernels
+from theodolite.nn.layers import Embedding, LayerNorm, Linear, attention
+from theodolite.nn.masks import Mask
+
+ACTIVATIONS = {
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu": "gelu",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "silu": "silu",
+}
+CHANNELS = 3
+IDEFICS = ("idefics3", "smolvlm")
+"""Their vision configurations leave out other defaults than SigLIP's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig:
+    """What a stack of layers is made of."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    layer_norm_eps: float
+    act: str
+
+    @classmethod
+    def of(cls, config: dict[str, Any], **more: Any) -> Self:
+        """Read a ``text_config`` or ``vision_config``, with the defaults of the reference implementations.
+
+        :raises Unsupported: for an activation that is not served.
+        """
+        act = config.get("hidden_act", "gelu_pytorch_tanh")
+        if act not in ACTIVATIONS:
+            raise Unsupported(f"config.json: hidden_act {act!r} is not supported (supported: {', '.join(ACTIVATIONS)})")
+        idefics = str(config.get("model_type")).startswith(IDEFICS)
+        made = cls(
+            hidden_size=config.get("hidden_size", 1152 if idefics else 768),
+            intermediate_size=config.get("intermediate_size", 3072),
+            num_hidden_layers=config.get("num_hidden_layers", 12),
+            num_attention_heads=config.get("num_attention_heads", 16 if idefics else 12),
+            layer_norm_eps=config.get("layer_norm_eps", 1e-6),
+            act=ACTIVATIONS[act],
+            **more,
+        )
+        if made.hidden_size % made.num_attention_heads:
+            raise CheckpointError(
+                f"config.json: hidden_size {made.hidden_size} is no multiple of {made.num_attention_heads} heads"
+            )
+        return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(EncoderConfig):
+    """A vision tower."""
+
+    image_size: int
+    patch_size: int
+
+    @classmethod
+    def of(cls, config: dict[str, Any], **more: Any) -> Self:
+        """Read a ``vision_config``.
+
+        :raises Unsupported: for an activation, or a number of color channels, that is not served.
+        """
+        if (channels := config.get("num_channels", CHANNELS)) != CHANNELS:
+            raise Unsupported(f"config.json: num_channels {channels} is not supported, only {CHANNELS}")
+        patch = 32 if str(config.get("model_type")).startswith(IDEFICS) else 16
+        sizes = {"image_size": config.get("image_size", 224), "patch_size": config.get("patch_size", patch)}
+        return super().of(config, **sizes, **more)
+
+    @property
+    def patches(self) -> int:
+        """Patches of one image."""
+        return (self.image_size // self.patch_size) ** 2
+
+
+class SelfAttention(mlx_nn.Module):
+    """Multi-head attention of every position over every other that the mask leaves open."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.q_proj = Linear(width, width)
+        self.k_proj = Linear(width, width)
+        self.v_proj = Linear(width, width)
+        self.out_proj = Linear(width, width)
+        self._heads = config.num_attention_heads
+
+    def __call__(self, x: mx.array, mask: Mask | None) -> mx.array:
+        b, length, width = x.shape
+        q, k, v = (
+            projection(x).reshape(b, length, self._heads, -1).swapaxes(1, 2)
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
+        )  # [B, H, L, D / H]
+        o = attention(q, k, v, scale=(width // self._heads) ** -0.5, mask=mask)
+        y: mx.array = self.out_proj(o.swapaxes(1, 2).reshape(b, length, width))
+        return y
+
+
+class MLP(mlx_nn.Module):
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.fc1 = Linear(config.hidden_size, config.intermediate_size)
+        self.fc2 = Linear(config.intermediate_size, config.hidden_size)
+        self._act = config.act
+
+    def __call__(self, x: mx.array) -> mx.array:
+        y: mx.array = self.fc2(self.fc1(x, act=self._act))
+        return y
+
+
+class EncoderLayer(mlx_nn.Module):
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.layer_norm1 = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.self_attn = SelfAttention(config)
+        self.layer_norm2 = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.mlp = MLP(config)
+
+    def __call__(self, x: mx.array, mask: Mask | None) -> mx.array:
+        x = x + self.self_attn(self.layer_norm1(x), mask)
+        y: mx.array = x + self.mlp(self.layer_norm2(x))
+        return y
+
+
+class Encoder(mlx_nn.Module):
+    """``[B, L, D]`` -> ``[B, L, D]``, without a norm after the last layer."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.layers = [EncoderLayer(config) for _ in range(config.num_hidden_layers)]
+
+    def __call__(self, x: mx.array, mask: Mask | None = None) -> mx.array:
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x
+
+
+class PatchEmbedding(mlx_nn.Module):
+    """A convolution whose stride is its size: one product per patch."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.weight = mx.zeros((config.hidden_size, CHANNELS, config.patch_size, config.patch_size))
+        self.bias = mx.zeros((config.hidden_size,))
+
+    def __call__(self, pixels: mx.array) -> mx.array:
+        p = self.weight.shape[-1]
+        n, rows, columns = pixels.shape[0], pixels.shape[1] // p, pixels.shape[2] // p
+        x = pixels[:, : rows * p, : columns * p]  # 384 pixels in patches of 14 leave a rest, which no patch sees
+        x = x.reshape(n, rows, p, columns, p, CHANNELS).transpose(0, 1, 3, 5, 2, 4)
+        x = x.reshape(n, rows * columns, -1)  # [N, patches, 3 * p * p]
+        return kernels.active.linear(x, self.weight.reshape(self.weight.shape[0], -1), self.bias)
+
+
+class VisionEmbeddings(mlx_nn.Module):
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.patch_embedding = PatchEmbedding(config)
+        self.position_embedding = Embedding(config.patches, config.hidden_size)
+        self._side = config.image_size
+
+    def __call__(self, pixels: mx.array) -> mx.array:
+        """:raises CheckpointError: for pixels of another size than the table has positions for."""
+        height, width = pixels.shape[1:3]
+        if height != self._side or width != self._side:
+            raise CheckpointError(f"the processor gave {width} x {height} pixels, the vision tower takes {self._side}")
+        x = self.patch_embedding(pixels)
+        y: mx.array = x + self.position_embedding(mx.arange(x.shape[1]))
+        return y
+
+
+class VisionTower(mlx_nn.Module):
+    """Pixels ``[N, H, W, 3]`` to patches ``[N, patches, D]``, after the final norm."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.embeddings = VisionEmbeddings(config)
+        self.encoder = Encoder(config)
+        self.post_layernorm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def __call__(self, pixels: mx.array) -> mx.array:
+        y: mx.array = self.post_layernorm(self.encoder(self.embeddings(pixels)))
+        return y
+
+
+def channels_first(weights: dict[str, mx.array]) -> dict[str, mx.array]:
+    """The weights with patch filters ``[D, 3, p, p]``, as published; MLX exports store them ``[D, p, p, 3]``."""
+    return {
+        name: tensor.transpose(0, 3, 1, 2)
+        if name.endswith("patch_embedding.weight") and tensor.ndim == 4 and tensor.shape[-1] == CHANNELS
+        else tensor
+        for name, tensor in weights.items()
+    }
