@@ -55,7 +55,7 @@ class Embedder(Engine):
         """Embed texts, token-id lists or images (PIL), in order.
 
         :param instruction: used by families whose prompt has a place for one, ignored by the others.
-        :param prompt_name: one of `prompts`, put before every text.
+        :param prompt_name: one of `prompts`, put before every text, or used as the instruction by chat templates.
         :param dimensions: keep the first components only, and normalize again.
         :param embd_normalize: -1 none, 0 largest component to 32760, 1 taxicab, 2 euclidean, above that the p-norm.
         :returns: vectors ``[N, D]`` float32, or a list of ``[L, K]`` for multi-vector models.
@@ -70,6 +70,8 @@ class Embedder(Engine):
         items = [as_item(value) for value in inputs]
         if prompt_name is not None:
             before = sentence_transformers.prompt(self.checkpoint, prompt_name)
+            if self.profile.named_prompts == "instruction":
+                instruction, before = instruction or before, ""
             items = [TextItem(before + item.text) if isinstance(item, TextItem) else item for item in items]
         rows = self.encode(items, instruction)
         vectors = self.run(rows, batch_size or self.profile.batch_size or BATCH_SIZE, progress)

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from theodolite.errors import CheckpointError, RequestError, Unsupported
+from theodolite.values import Task
 
 if TYPE_CHECKING:
     from theodolite.checkpoint import Checkpoint
@@ -42,7 +43,8 @@ def check(checkpoint: Checkpoint, profile: Profile) -> None:
                 f"{checkpoint.path / pooling / 'config.json'} says word_embedding_dimension {width}, "
                 f"config.json says hidden_size {hidden}"
             )
-    if name := checkpoint.json(CONFIG).get("default_prompt_name"):
+    name = checkpoint.json(CONFIG).get("default_prompt_name")
+    if name and profile.task is Task.EMBED and profile.named_prompts == "prefix":
         log.info("%s: default_prompt_name %r is not applied by default; pass --prompt-name %s", CONFIG, name, name)
 
 

@@ -68,6 +68,8 @@ class Profile:
     images: bool = False
     instruction: bool = False
     """True if the family's prompt uses the ``instruction`` of a request."""
+    named_prompts: Literal["prefix", "instruction"] = "prefix"
+    """What the checkpoint's named prompts are: text before every text, or instructions (of a chat template)."""
     max_positions: int | None = None
     """Real tokens that an absolute position table can hold; None for rotary positions."""
     width: int | None = None

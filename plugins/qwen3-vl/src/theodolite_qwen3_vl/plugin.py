@@ -33,6 +33,7 @@ def detect(checkpoint: Checkpoint) -> Profile | None:
         normalize=checkpoint.config.get("normalize") is not False,
         images=True,
         instruction=True,
+        named_prompts="instruction",
     )
 
 
