@@ -137,6 +137,7 @@ def test_cache(find: Caller) -> None:
         assert "503" in told[0]
         assert "cache is used" in told[0]
     assert find(server.url, "acme/tiny", HF_HUB_OFFLINE="1") == folder
+    assert find(server.url, "acme/tiny", "v1", HF_HUB_OFFLINE="1") == folder
     assert find(server.url, "acme/tiny").splitlines()[-1] == folder  # nobody listens there any more
 
 

@@ -61,7 +61,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     group.add_argument("--image", action="append", default=[], metavar="FILE", help="an image file; repeatable")
     group.add_argument("--instruction", metavar="TEXT", help="task for families whose prompt has a place for one")
     group.add_argument(
-        "--prompt-name", metavar="NAME", help="put this prompt of the checkpoint's own before every text"
+        "--prompt-name", metavar="NAME", help="use this prompt of the checkpoint's own (see `theodolite show`)"
     )
     group = parser.add_argument_group("vectors")
     group.add_argument("--dimensions", type=options.positive, metavar="N", help="keep the first N components")

@@ -36,7 +36,7 @@ def locate(name: str, revision: str | None, models_dir: Path | None) -> Path | N
         wanted = select(files, _module_folders(name, commit, files))
         if models_dir is not None:
             return _into(models_dir, name, revision, commit, wanted)
-        return _cached(name, commit, wanted) or _download(name, revision, wanted)
+        return _cached(name, revision, commit, wanted) or _download(name, revision, wanted)
     except CheckpointError:
         raise
     except Exception as error:  # the client's HTTP library, and so the class, differs between its versions
@@ -98,14 +98,15 @@ def _module_folders(name: str, commit: str, files: Sequence[str]) -> list[str]:
         return []
 
 
-def _cached(name: str, commit: str, wanted: Sequence[str]) -> Path | None:
-    """The snapshot's folder if every wanted file is in the cache already, which saves the client's own questions."""
+def _cached(name: str, revision: str, commit: str, wanted: Sequence[str]) -> Path | None:
+    """The snapshot if it is complete, and known in the cache by this revision; saves the client's questions."""
     from huggingface_hub import try_to_load_from_cache
 
     found = [try_to_load_from_cache(name, file, revision=commit) for file in wanted]
-    if "config.json" not in wanted or not all(isinstance(path, str) for path in found):
+    config = try_to_load_from_cache(name, "config.json", revision=revision)
+    if config not in found or not all(isinstance(path, str) for path in found):
         return None
-    return Path(str(found[wanted.index("config.json")])).parent
+    return Path(str(config)).parent
 
 
 def _download(name: str, revision: str, wanted: Sequence[str], folder: Path | None = None) -> Path:
