@@ -29,7 +29,7 @@ def test_commands_are_named() -> None:
     assert not [name for name in BUILTIN if f"`{name}`" not in PAGE]
 
 
-@pytest.mark.parametrize("command", sorted(set(BUILTIN) - {"heatmap"}))
+@pytest.mark.parametrize("command", sorted(BUILTIN))
 def test_options_are_named(command: str) -> None:
     spelled = [option for action in commands()[command]._actions for option in action.option_strings]
     missing = [o for o in spelled if o not in ("-h", "--help") and not re.search(rf"`{o}[ `]|`, `{o}", PAGE)]

@@ -22,12 +22,13 @@ MARGIN, LABEL = 12, 25
 COLOURS = ((20, 24, 70), (90, 30, 120), (190, 50, 90), (245, 125, 40), (255, 235, 120))
 """From no match to the best one; growing in lightness, so that it reads in grey and by the colour-blind."""
 EPILOG = """\
-The large panel sums the similarity of every query token to each patch of the page,
-the small ones show each token of the text alone, all on one scale, with its best
-patch framed. Needs a late-interaction model that takes images.
+The large panel sums the similarity of every query token to each patch of the
+page, the small ones show each token of the text alone, all on one scale, with
+its best patch framed. Needs a late-interaction model that takes images.
 
 example:
-  theodolite heatmap -m models/colqwen2.5-v0.2-merged -q "total revenue" --image page.png -o why.png
+  theodolite heatmap -m models/colqwen2.5-v0.2-merged -q "total revenue" \\
+      --image page.png -o why.png
 """
 
 
@@ -46,7 +47,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     group.add_argument("-q", "--query", required=True, metavar="TEXT", help="the search query")
     group.add_argument("--image", required=True, metavar="FILE", help="the page")
     group.add_argument("-o", "--output", required=True, metavar="FILE", help="the picture to write (.png, .jpg, .webp)")
-    options.add_running(parser, BATCH_SIZE)
+    options.add_running(parser)
     parser.set_defaults(run=run)
 
 
@@ -75,6 +76,7 @@ def run(args: argparse.Namespace) -> None:
         )
     page = options.image(args.image)
     query_row, page_row = embedder.encode([TextItem(args.query), page])
+    options.report_cut(query_row.truncated + page_row.truncated, embedder.max_length)
     similarity = similarities(embedder, query_row, page_row)
     names = [_name(embedder, i) for i in query_row.input_ids]
     score = float(similarity.reshape(len(similarity), -1).max(axis=1).sum())

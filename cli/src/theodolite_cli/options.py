@@ -60,8 +60,8 @@ def add_place(group: argparse._ActionsContainer) -> None:
     )
 
 
-def add_running(parser: argparse.ArgumentParser, batch_size: int) -> None:
-    """How the checkpoint is run."""
+def add_running(parser: argparse.ArgumentParser, batch_size: int | None = None) -> None:
+    """How the checkpoint is run; ``batch_size`` is the default of commands that run batches."""
     group = parser.add_argument_group("running")
     group.add_argument(
         "--max-length",
@@ -69,12 +69,13 @@ def add_running(parser: argparse.ArgumentParser, batch_size: int) -> None:
         metavar="N",
         help="cut inputs to N tokens; only lowers the checkpoint's limit",
     )
-    group.add_argument(
-        "--batch-size",
-        type=positive,
-        metavar="N",
-        help=f"inputs per forward pass (default: {batch_size}, or the family's)",
-    )
+    if batch_size is not None:
+        group.add_argument(
+            "--batch-size",
+            type=positive,
+            metavar="N",
+            help=f"inputs per forward pass (default: {batch_size}, or the family's)",
+        )
     group.add_argument(
         "--dtype",
         choices=DTYPES,
