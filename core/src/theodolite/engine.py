@@ -14,7 +14,7 @@ from theodolite import limits, loading, pooling, registry, sentence_transformers
 from theodolite.checkpoint import Checkpoint
 from theodolite.errors import BrokenPlugin, InvalidResult, RequestError, Unsupported
 from theodolite.nn import kernels
-from theodolite.values import ImageItem, Item, Pooling, Row, Task, TextItem
+from theodolite.values import ImageItem, Item, Pair, Pooling, Row, Task, TextItem
 
 if TYPE_CHECKING:
     import mlx.nn as nn
@@ -55,6 +55,7 @@ class Engine:
         self.pooling = resolve_pooling(checkpoint, self.profile, options.pooling)
         self.max_length = limits.max_length(checkpoint, self.profile, options.max_length)
         self.tokenizer = tokenize.Tokenizer(checkpoint)
+        self._check_room()
         kernels.choose(options.kernels)
         mx.set_cache_limit(CACHE_LIMIT)
         self.model: nn.Module = loading.model(self.family, checkpoint, options.dtype)
@@ -74,9 +75,14 @@ class Engine:
             if isinstance(item, TextItem) and not item.text:
                 raise RequestError(f"input[{i}] is an empty string")
             if isinstance(item, ImageItem) and not self.profile.images:
-                raise RequestError(f"input[{i}] is an image, but the loaded {self._what} model does not accept images")
+                raise RequestError(self.refuse_image(f"input[{i}]"))
             prompts.append(self.family.prompt(self.checkpoint, item, instruction, self.tokenizer, self.max_length))
         return tokenize.rows(self.tokenizer, prompts, self.max_length, self.profile.vocab_size)
+
+    def refuse_image(self, where: str) -> str:
+        """The message for an image that this checkpoint does not take."""
+        why = f": {self.profile.no_images}" if self.profile.no_images else ""
+        return f"{where} is an image, but the loaded {self._what} model does not accept images{why}"
 
     @property
     def _what(self) -> str:
@@ -108,6 +114,14 @@ class Engine:
         if not np.isfinite(answer).all():
             raise InvalidResult(f"{self._what} inference returned an invalid numeric result")
         return answer
+
+    def _check_room(self) -> None:
+        """A template that leaves no room for a pair is a fault of the load, not of every request after it."""
+        if self.profile.task is Task.RERANK:
+            try:
+                self.encode([Pair(TextItem("a"), TextItem("a"))])
+            except RequestError as error:
+                raise Unsupported(f"{self.checkpoint.path}: {error}") from None
 
     def _check_shape(self, shape: tuple[int, ...], rows: int, length: int) -> None:
         wanted: tuple[int, ...]

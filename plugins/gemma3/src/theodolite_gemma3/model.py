@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
@@ -75,7 +76,7 @@ class Config:
 def _layer_types(config: dict[str, Any]) -> tuple[str, ...]:
     if kinds := config.get("layer_types"):
         if unknown := set(kinds) - {FULL, SLIDING}:
-            raise Unsupported(f"config.json: layer_types holds {sorted(unknown)[0]!r}")
+            raise Unsupported(f"config.json: layer_types holds {min(unknown)!r}")
         return tuple(kinds)
     period = config.get("sliding_window_pattern") or 6
     return tuple(SLIDING if (i + 1) % period else FULL for i in range(config["num_hidden_layers"]))
@@ -171,7 +172,7 @@ class EmbeddingGemma(mlx_nn.Module):
         self.layers = [Layer(config, kind) for kind in config.layer_types]
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         widths = [config.hidden_size, *dense]
-        self.dense = [Linear(i, o, bias=False) for i, o in zip(widths[:-1], widths[1:], strict=True)]
+        self.dense = [Linear(i, o, bias=False) for i, o in pairwise(widths)]
         self._config = config
 
     def __call__(self, batch: Batch) -> mx.array:

@@ -1,0 +1,1 @@
+"""Cross-encoders and Qwen3 rerankers."""

@@ -1,0 +1,104 @@
+"""Qwen3-Reranker (Zhang et al. 2025): a causal decoder asked for yes or no about one query and document.
+
+The prompt is the model card's, byte for byte, tokenized in three pieces so that only the content is ever cut.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import mlx.nn as mlx_nn
+
+from theodolite import nn, pooling
+from theodolite.checkpoint import Checkpoint
+from theodolite.errors import CheckpointError
+from theodolite.hookspecs import hookimpl
+from theodolite.nn import masks
+from theodolite.nn.decoder import Config, Decoder
+from theodolite.tokenize import Tokenizer
+from theodolite.values import Batch, Fit, Item, Pair, Pooling, Profile, Prompt, Task, TextItem
+
+PREFIX = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+)
+CONTENT = "<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
+SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+ANSWERS = ("yes", "no")
+TRUNK = ("embed_tokens.", "layers.", "norm.")
+
+
+class Reranker(mlx_nn.Module):
+    """The trunk, and the two rows of the head (tied or not) that are read."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.model = Decoder(config)
+        self.score = nn.Linear(config.hidden_size, len(ANSWERS), bias=False)
+
+
+@hookimpl
+def detect(checkpoint: Checkpoint, task: Task | None) -> Profile | None:
+    # on disk this is a text generator like any other, so it has to be asked for
+    if task is not Task.RERANK or checkpoint.model_type != "qwen3" or checkpoint.pooling_folder is not None:
+        return None
+    return Profile(
+        family="qwen3-reranker",
+        fit=Fit.MODEL_TYPE,
+        vocab_size=Config.of(checkpoint.config).vocab_size,
+        dim=1,
+        task=Task.RERANK,
+        kind="generative_text",
+        instruction=True,
+        padding="left",
+    )
+
+
+@hookimpl
+def build(checkpoint: Checkpoint) -> mlx_nn.Module:
+    return Reranker(Config.of(checkpoint.config))
+
+
+@hookimpl
+def sanitize(checkpoint: Checkpoint, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+    named = {f"model.{name}" if name.startswith(TRUNK) else name: tensor for name, tensor in weights.items()}
+    head = "lm_head." if checkpoint.config.get("tie_word_embeddings") is False else "model.embed_tokens."
+    rows = mx.array(answer_ids(checkpoint))
+    score = {name.replace(head, "score.", 1): t[rows] for name, t in named.items() if name.startswith(head)}
+    if not score:
+        raise CheckpointError(f"{checkpoint.path}: tensor {head}weight is missing, from which the answer is read")
+    return score | {name: tensor for name, tensor in named.items() if not name.startswith("lm_head.")}
+
+
+def answer_ids(checkpoint: Checkpoint) -> list[int]:
+    """Ids of ``yes`` and ``no``.
+
+    :raises CheckpointError: where either is more than one token.
+    """
+    tokenizer = Tokenizer(checkpoint)
+    found = [tokenizer.encode(answer, special_tokens=False) for answer in ANSWERS]
+    for answer, ids in zip(ANSWERS, found, strict=True):
+        if len(ids) != 1:
+            raise CheckpointError(f"{checkpoint.path}: {answer!r} should be a single token, it is {len(ids)} tokens")
+    return [ids[0] for ids in found]
+
+
+@hookimpl
+def prompt(item: Item, instruction: str | None) -> Prompt | None:
+    match item:
+        case Pair(TextItem(query), TextItem(document)):
+            content = CONTENT.format(instruction=instruction or INSTRUCTION, query=query, document=document)
+            return Prompt(text=content, prefix=PREFIX, suffix=SUFFIX, special_tokens=False, literal=True)
+    return None
+
+
+@hookimpl
+def forward(model: Reranker, batch: Batch) -> mx.array:
+    # positions run over the padding too, as the reference has them: rotary attention sees only their differences
+    return model.model(batch.input_ids, masks.causal(batch.attention_mask))
+
+
+@hookimpl
+def pool(model: Reranker, hidden: mx.array, batch: Batch) -> mx.array:
+    logits = model.score(pooling.pool(hidden, batch.attention_mask, Pooling.LASTTOKEN))  # [B, 2]
+    return logits[:, 0] - logits[:, 1]
