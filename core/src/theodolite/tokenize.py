@@ -150,7 +150,8 @@ def _plain(tokenizer: Tokenizer, encoding: tokenizers.Encoding, limit: int) -> R
 def _row(tokenizer: Tokenizer, prompt: Prompt, limit: int) -> Row:
     if prompt.ids is not None:
         ids = prompt.ids[:limit]
-        return Row(ids, None, prompt.image, len(ids), len(prompt.ids) - len(ids) + prompt.truncated)
+        counted = len(ids) if prompt.prompt_tokens is None else prompt.prompt_tokens
+        return Row(ids, None, prompt.image, counted, len(prompt.ids) - len(ids) + prompt.truncated)
     if prompt.pair is not None:
         encoding, over = tokenizer.encode_pair(prompt.text, prompt.pair, limit)
         return Row(tuple(encoding.ids), _types(encoding.type_ids), prompt.image, len(encoding.ids), over)

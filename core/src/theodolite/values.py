@@ -66,6 +66,8 @@ class Profile:
     multi_vector: bool = False
     """One vector per token (late interaction, MaxSim) instead of one per input."""
     images: bool = False
+    no_images: str | None = None
+    """Why this checkpoint takes no images, where its family does; told to whoever sends one."""
     instruction: bool = False
     """True if the family's prompt uses the ``instruction`` of a request."""
     named_prompts: Literal["prefix", "instruction"] = "prefix"
@@ -138,6 +140,8 @@ class Prompt:
     """For prompts that are tokenized by the family itself; used verbatim, everything else but ``image`` is ignored."""
     image: Any = None
     """Whatever the family's ``forward`` needs of the image; handed through untouched."""
+    prompt_tokens: int | None = None
+    """For prompts with ``ids``: tokens that count for ``usage.prompt_tokens``, where that is not their number."""
     truncated: int = 0
     """Tokens that the family itself had to cut, for prompts with ``ids``."""
 

@@ -1,0 +1,1 @@
+"""SigLIP: texts and images in one space."""
