@@ -108,7 +108,7 @@ def build(checkpoint: Checkpoint) -> mlx_nn.Module:
 @hookimpl
 def sanitize(weights: dict[str, mx.array]) -> dict[str, mx.array]:
     kept = {name: tensor for name, tensor in weights.items() if not DROPPED.search(name)}
-    return late_interaction.projection(kept, "linear")
+    return late_interaction.projection(vit.channels_first(kept), "linear")
 
 
 @hookimpl

@@ -10,6 +10,7 @@ import numpy as np
 
 from theodolite.checkpoint import Checkpoint
 from theodolite.errors import CheckpointError
+from theodolite.nn import vit
 from theodolite.pixels import FILE, LANCZOS, Pixels
 
 if TYPE_CHECKING:
@@ -38,16 +39,18 @@ class Processor:
         """
         if not checkpoint.has(FILE):
             raise CheckpointError(f"{checkpoint.path / FILE} is missing; it says how a page is cut into tiles")
-        settings, vision = checkpoint.json(FILE), checkpoint.config.get("vision_config") or {}
+        settings, tower = checkpoint.json(FILE), vit.Config.of(checkpoint.config["vision_config"])
         tile = (settings.get("max_image_size") or {}).get("longest_edge", 364)
-        if tile != (size := vision.get("image_size", 224)):
-            raise CheckpointError(f"{checkpoint.path / FILE} cuts tiles of {tile} pixels, the tower takes {size}")
+        if tile != tower.image_size:
+            raise CheckpointError(
+                f"{checkpoint.path / FILE} cuts tiles of {tile} pixels, the tower takes {tower.image_size}"
+            )
         return cls(
             pixels=Pixels.of(checkpoint, settings, LANCZOS),
             tile=tile,
             longest_edge=(settings.get("size") or {}).get("longest_edge", 4 * tile),
             split=settings.get("do_image_splitting") is not False,
-            side=tile // vision.get("patch_size", 32) // checkpoint.config.get("scale_factor", 2),
+            side=tile // tower.patch_size // checkpoint.config.get("scale_factor", 2),
         )
 
     def __call__(self, image: Image) -> tuple[np.ndarray, tuple[int, int]]:

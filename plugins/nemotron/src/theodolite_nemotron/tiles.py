@@ -9,6 +9,7 @@ import numpy as np
 
 from theodolite.checkpoint import Checkpoint
 from theodolite.errors import CheckpointError, Unsupported
+from theodolite.nn import vit
 from theodolite.pixels import BICUBIC, Pixels
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Processor:
             if value != served:
                 raise Unsupported(f"{checkpoint.path / FILE}: {key} {value!r} is not supported, only {served!r}")
         tile = read("image_size", 512, "force_image_size")
-        if tile != (size := config.get("vision_config", {}).get("image_size", 512)):
+        if tile != (size := vit.Config.of(config["vision_config"]).image_size):
             raise CheckpointError(f"{checkpoint.path / FILE} cuts tiles of {tile} pixels, the tower takes {size}")
         return cls(
             pixels=Pixels(resample=BICUBIC),

@@ -121,7 +121,8 @@ def build(checkpoint: Checkpoint) -> mlx_nn.Module:
 @hookimpl
 def sanitize(weights: dict[str, mx.array]) -> dict[str, mx.array]:
     kept = {name: tensor for name, tensor in weights.items() if not DROPPED.search(name)}
-    return {name.replace("vision_model.vision_model.", "vision_model.", 1): tensor for name, tensor in kept.items()}
+    kept = {name.replace("vision_model.vision_model.", "vision_model.", 1): tensor for name, tensor in kept.items()}
+    return vit.channels_first(kept)
 
 
 @hookimpl

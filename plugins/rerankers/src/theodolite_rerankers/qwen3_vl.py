@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 import mlx.nn as mlx_nn
-from theodolite_qwen3_vl import model as trunk
-from theodolite_qwen3_vl import prompts
-from theodolite_qwen3_vl.template import Message, Template
 
 from theodolite import nn, pooling
 from theodolite.checkpoint import Checkpoint
@@ -17,6 +14,9 @@ from theodolite.errors import CheckpointError
 from theodolite.hookspecs import hookimpl
 from theodolite.pixels import QwenProcessor
 from theodolite.values import Batch, Fit, Item, Pair, Pooling, Profile, Prompt, Task, TextItem
+from theodolite_qwen3_vl import model as trunk
+from theodolite_qwen3_vl import prompts
+from theodolite_qwen3_vl.template import Message, Template
 
 if TYPE_CHECKING:
     from theodolite.tokenize import Tokenizer
