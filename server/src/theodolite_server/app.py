@@ -1,0 +1,63 @@
+"""The application: routes of all dialects over one service."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from theodolite import registry
+from theodolite_server import middleware, models, routes
+from theodolite_server.config import Config
+from theodolite_server.media import Media
+from theodolite_server.metrics import Metrics
+from theodolite_server.routes.common import CONTEXT, DIALECTS, Context
+from theodolite_server.service import Service
+
+
+def make_app(config: Config) -> web.Application:
+    """The application for ``config``. Its models are found now, and loaded by `load`.
+
+    :raises RequestError: for flags that contradict each other.
+    :raises CheckpointError: for a checkpoint that cannot be found, or that nobody serves.
+    """
+    metrics = Metrics()
+    served = models.Models(config, models.plan(config), metrics)
+    service = Service(served)
+    # the body is read by `theodolite_server.body` under its own limit; aiohttp's would be a second one
+    app = web.Application(middlewares=[middleware.outer(config)], client_max_size=0)
+    app[CONTEXT] = Context(config, served, service, Media(config, service.off), metrics)
+    app[DIALECTS] = {route.path: route.dialect for route in routes.TABLE if "{" not in route.path}
+    for route in routes.TABLE:
+        if route.public:
+            route.handler.public = True  # type: ignore[attr-defined]
+        app.router.add_route(route.method, route.path, route.handler)
+    hooks, _ = registry.hooks("theodolite.routes")
+    hooks.routes(app=app)
+    app.cleanup_ctx.append(_closing)
+    return app
+
+
+async def load(app: web.Application) -> None:
+    """Load what is always loaded; until then the model routes answer 503.
+
+    :raises CheckpointError: if a checkpoint does not load.
+    """
+    await app[CONTEXT].models.start()
+
+
+async def _closing(app: web.Application) -> AsyncIterator[None]:
+    yield
+    await app[CONTEXT].models.stop()
+    app[CONTEXT].service.close()
+
+
+def runner(app: web.Application, drain: float | None = None) -> web.AppRunner:
+    """How the application has to be run: a client that goes cancels its handler, bodies come as they were sent.
+
+    :param drain: seconds that accepted requests have to end after the listener was closed.
+    """
+    seconds = app[CONTEXT].config.timeout + 5 if drain is None else drain
+    return web.AppRunner(
+        app, handler_cancellation=True, auto_decompress=False, access_log=None, shutdown_timeout=seconds
+    )

@@ -1,0 +1,137 @@
+"""POST /v1/embeddings: the OpenAI dialect, in the specification's order of checks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from theodolite.errors import RequestError
+from theodolite.values import Embeddings, Item, Task, TextItem, TokenItem
+from theodolite_server import media
+from theodolite_server.models import Served
+from theodolite_server.routes.common import Context, Route, answer, context, packed, parse
+from theodolite_server.schema import EmbeddingEntry, EmbeddingsRequest, EmbeddingsResponse, Usage
+
+FORMATS = ("float", "base64")
+SHAPE = '"input" must be a string, a list of strings, a list of token ids, a list of such lists, or a list of parts'
+
+
+async def embeddings(request: web.Request) -> web.Response:
+    """Vectors for texts, token ids and images."""
+    here, wanted = context(request), await parse(request, EmbeddingsRequest)
+    given = wanted.content if wanted.input is None else wanted.input
+    if given is None:
+        raise RequestError('"input" must be provided')
+    values = as_list(given)
+    served = here.models.find(Task.EMBED, wanted.model)
+    worker = await here.models.worker(served)
+    as_base64 = encoding(wanted.encoding_format) == "base64"
+    worker.engine.check(wanted.dimensions, wanted.embd_normalize)  # type: ignore[attr-defined]
+    if not values:
+        raise RequestError("input must not be empty" if given != [] else "input is an empty token list")
+    items = [check(value, i, served) for i, value in enumerate(values)]
+
+    async def load() -> list[Item]:
+        return await loaded(here, items)
+
+    made = await here.service.embed(
+        served,
+        load,
+        instruction=wanted.instruction,
+        dimensions=wanted.dimensions,
+        embd_normalize=wanted.embd_normalize,
+        cut="refuse" if wanted.truncate is False else "right",
+    )
+    return await answer(request, lambda: response(served, made, as_base64), made.truncated)
+
+
+def as_list(given: Any) -> list[Any]:
+    """The inputs one by one: a text or one list of token ids is a list of one.
+
+    :raises RequestError: for a value of none of the five shapes.
+    """
+    if isinstance(given, str):
+        return [given]
+    if not isinstance(given, list):
+        raise RequestError(SHAPE)
+    if all(type(value) is str for value in given):
+        return given
+    if all(type(value) is int for value in given):
+        return [given]
+    if all(isinstance(value, list) for value in given):
+        for i, ids in enumerate(given):
+            if not all(type(value) is int for value in ids):
+                raise RequestError(f"input[{i}] must be a list of token ids (whole numbers)")
+        return given
+    if all(isinstance(value, dict) for value in given):
+        return given
+    raise RequestError(SHAPE)
+
+
+def encoding(name: str | None) -> str:
+    """The encoding format; null and blank mean float."""
+    chosen = (name or "").strip() or "float"
+    if chosen not in FORMATS:
+        raise RequestError(f"encoding_format {chosen!r} is not supported; it must be 'float' or 'base64'")
+    return chosen
+
+
+def check(value: Any, i: int, served: Served) -> Item | tuple[str, str]:
+    """One input as an item; an image, which is not fetched yet, as its URL and where it stood."""
+    profile = served.engine.profile
+    if isinstance(value, str):
+        return text(value, i)
+    if isinstance(value, list):
+        if not value:
+            raise RequestError(f"input[{i}] is an empty token list")
+        for token in value:
+            if token < 0:
+                raise RequestError(f"input[{i}] contains the negative token id {token}")
+            if token >= profile.vocab_size:
+                raise RequestError(f"input[{i}] contains token id {token}, which is >= vocab_size {profile.vocab_size}")
+        return TokenItem(tuple(value))
+    match value.get("type"):
+        case "text":
+            if not isinstance(value.get("text"), str):
+                raise RequestError(f'input[{i}] is a text part, so its "text" must be a string')
+            return text(value["text"], i)
+        case "image_url":
+            url = media.url_of(value.get("image_url"), f"input[{i}].image_url")
+            if not profile.images:
+                raise RequestError(f"input[{i}] is an image, but the loaded embedding model does not accept images")
+            return url, f"input[{i}]"
+        case kind:
+            raise RequestError(f"input[{i}] has type {kind!r}; it must be 'text' or 'image_url'")
+
+
+def text(value: str, i: int) -> TextItem:
+    if not value:
+        raise RequestError(f"input[{i}] is an empty string")
+    return TextItem(value)
+
+
+async def loaded(here: Context, items: list[Any]) -> list[Item]:
+    """The items with their images read.
+
+    :raises RequestError: for too many images, or one that cannot be read.
+    """
+    if sum(isinstance(item, tuple) for item in items) > media.MOST:
+        raise RequestError(f"a request may hold at most {media.MOST} images")
+    return [await here.media.load(*item) if isinstance(item, tuple) else item for item in items]
+
+
+def response(served: Served, made: Embeddings, as_base64: bool) -> EmbeddingsResponse:
+    """The OpenAI answer."""
+    rows = []
+    for i, vector in enumerate(made.vectors):
+        shape = list(vector.shape) if as_base64 and vector.ndim == 2 else None
+        rows.append(EmbeddingEntry(index=i, embedding=packed(vector) if as_base64 else vector.tolist(), shape=shape))
+    return EmbeddingsResponse("list", rows, served.id, Usage(made.prompt_tokens, made.prompt_tokens))
+
+
+ROUTES = [
+    Route("POST", path, embeddings, "Vectors for texts, token ids and images.", "openai", EmbeddingsRequest,
+          EmbeddingsResponse)
+    for path in ("/v1/embeddings", "/embeddings")
+]  # fmt: skip
