@@ -88,7 +88,8 @@ def qwen3_vl() -> None:
         "vision_end_token_id": one["<|vision_end|>"],
         "tie_word_embeddings": True,
         "text_config": {
-            "model_type": "qwen3_vl_text", "vocab_size": 272, "hidden_size": 32, "intermediate_size": 64, "head_dim": 16,
+            "model_type": "qwen3_vl_text", "vocab_size": 272, "hidden_size": 32, "intermediate_size": 64,
+            "head_dim": 16,
             "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4, "hidden_act": "silu",
             "rms_norm_eps": 1e-6, "rope_theta": 5000000, "tie_word_embeddings": True, "max_position_embeddings": 32768,
             "rope_scaling": {"mrope_interleaved": True, "mrope_section": [4, 2, 2], "rope_type": "default"},
@@ -99,13 +100,22 @@ def qwen3_vl() -> None:
             "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3, "hidden_act": "gelu_pytorch_tanh",
         },
     }  # fmt: skip
-    settings = {"patch_size": 16, "merge_size": 2, "temporal_patch_size": 2, "min_pixels": 1024, "max_pixels": 16384, **HALF}
+    settings = {
+        "patch_size": 16,
+        "merge_size": 2,
+        "temporal_patch_size": 2,
+        "min_pixels": 1024,
+        "max_pixels": 16384,
+        **HALF,
+    }
     model = Qwen3VLForConditionalGeneration._from_config(Qwen3VLConfig(**config), attn_implementation="eager").eval()
     shapes = fill(model, lambda name: name, tied=("lm_head.weight",))
     model.tie_weights()
 
     def last(prompt: str, images: list) -> tuple[torch.Tensor, int]:
-        pixels, grids = zip(*(qwen_pixels(settings, size, phase) for size, phase in images), strict=True) if images else ((), ())
+        pixels, grids = (
+            zip(*(qwen_pixels(settings, size, phase) for size, phase in images), strict=True) if images else ((), ())
+        )
         ids = tok.encode(prompt).ids
         counts = iter(int(grid.prod()) // 4 for grid in grids)
         ids = [j for i in ids for j in [i] * (next(counts) if i == one["<|image_pad|>"] else 1)]
@@ -167,7 +177,8 @@ def qwen3_vl() -> None:
         "1_LogitScore/config.json": {"true_token_id": yes, "false_token_id": no},
     }
     answers = [
-        score("what is it?", "a panda"), score("what is it?", "a much longer text about bears"), score("a map", "", image=((96, 64), 0.0)),
+        score("what is it?", "a panda"), score("what is it?", "a much longer text about bears"),
+        score("a map", "", image=((96, 64), 0.0)),
         score("a map", "beside it", image=((64, 64), 0.5)), score("like this", "", ((64, 96), 2.0), ((96, 64), 0.0)),
         score("a map", "", None, ((96, 64), 0.0), "Find maps"),
     ]  # fmt: skip
@@ -183,7 +194,8 @@ def colqwen2_5() -> None:
         "num_hidden_layers": 3, "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
         "rope_scaling": {"mrope_section": [2, 1, 1], "rope_type": "default", "type": "default"},
         "tie_word_embeddings": True, "max_position_embeddings": 32768, "image_token_id": one["<|image_pad|>"],
-        "video_token_id": 270, "vision_start_token_id": one["<|vision_start|>"], "vision_end_token_id": one["<|vision_end|>"],
+        "video_token_id": 270, "vision_start_token_id": one["<|vision_start|>"],
+        "vision_end_token_id": one["<|vision_end|>"],
         "vision_config": {
             "model_type": "qwen2_5_vl", "depth": 3, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2,
             "fullatt_block_indexes": [1], "out_hidden_size": 32, "patch_size": 14, "spatial_merge_size": 2,
@@ -194,7 +206,9 @@ def colqwen2_5() -> None:
         "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2, "min_pixels": 784, "max_pixels": 784 * 20,
         "image_mean": [0.48, 0.46, 0.41], "image_std": [0.27, 0.26, 0.28],
     }  # fmt: skip
-    model = Qwen2_5_VLModel._from_config(Qwen2_5_VLConfig(**json.loads(json.dumps(config))), attn_implementation="eager").eval()
+    model = Qwen2_5_VLModel._from_config(
+        Qwen2_5_VLConfig(**json.loads(json.dumps(config))), attn_implementation="eager"
+    ).eval()
     head = nn.Linear(32, 16)
 
     def rename(name: str) -> str:
@@ -208,7 +222,8 @@ def colqwen2_5() -> None:
         row = torch.tensor([ids])
         model.rope_deltas = None
         out = model(
-            input_ids=row, attention_mask=torch.ones_like(row), use_cache=False, pixel_values=pixels, image_grid_thw=grid,
+            input_ids=row, attention_mask=torch.ones_like(row), use_cache=False, pixel_values=pixels,
+            image_grid_thw=grid,
             mm_token_type_ids=(row == one["<|image_pad|>"]).int(),
         )  # fmt: skip
         answer = unit(head(out.last_hidden_state[0]))
@@ -220,7 +235,9 @@ def colqwen2_5() -> None:
         {"text": "", **rows(page, ((140, 84), 0.0))},
         {"text": "", **rows(page, ((56, 56), 1.0))},
     ]
-    save("colqwen2_5", "qwen", {"config.json": config, "preprocessor_config.json": settings}, shapes, {"embed": answers})
+    save(
+        "colqwen2_5", "qwen", {"config.json": config, "preprocessor_config.json": settings}, shapes, {"embed": answers}
+    )
 
 
 def colidefics3() -> None:
@@ -245,7 +262,9 @@ def colidefics3() -> None:
         "do_image_splitting": True, "max_image_size": {"longest_edge": tile}, "size": {"longest_edge": 2 * tile},
         "resample": 1, **HALF,
     }  # fmt: skip
-    model = Idefics3Model._from_config(Idefics3Config(**json.loads(json.dumps(config))), attn_implementation="eager").eval()
+    model = Idefics3Model._from_config(
+        Idefics3Config(**json.loads(json.dumps(config))), attn_implementation="eager"
+    ).eval()
     head = nn.Linear(32, 16)
     shapes = fill(model, lambda name: f"model.{name}") | fill(head, lambda name: f"linear.{name}")
     process = Idefics3ImageProcessorPil(**settings)
@@ -274,7 +293,13 @@ def colidefics3() -> None:
         page((64, 32), 0.0),
         page((32, 64), 1.0),
     ]
-    save("colidefics3", "smollm", {"config.json": config, "preprocessor_config.json": settings}, shapes, {"embed": answers})
+    save(
+        "colidefics3",
+        "smollm",
+        {"config.json": config, "preprocessor_config.json": settings},
+        shapes,
+        {"embed": answers},
+    )
 
 
 def nemotron_vl() -> None:
@@ -314,7 +339,9 @@ def nemotron_vl() -> None:
     def eyed(name: str) -> str:
         return f"vision_model.{name}" if name.startswith("vision_model.") else f"vision_model.vision_model.{name}"
 
-    shapes = fill(tower, eyed) | fill(llm, lambda name: f"language_model.{name}") | fill(mlp1, lambda name: f"mlp1.{name}")
+    shapes = (
+        fill(tower, eyed) | fill(llm, lambda name: f"language_model.{name}") | fill(mlp1, lambda name: f"mlp1.{name}")
+    )
 
     def vector(prompt: str, tiles: list) -> dict:
         ids = tok.encode(prompt).ids
@@ -343,7 +370,12 @@ def nemotron_vl() -> None:
     ]
     files = {
         "config.json": config,
-        "processor_config.json": {"image_size": tile, "max_input_tiles": 4, "norm_type": "siglip", "use_thumbnail": True},
+        "processor_config.json": {
+            "image_size": tile,
+            "max_input_tiles": 4,
+            "norm_type": "siglip",
+            "use_thumbnail": True,
+        },
         "1_Pooling/config.json": {"pooling_mode_mean_tokens": True, "word_embedding_dimension": 32},
     }
     save("nemotron_vl", "llama", files, shapes, {"embed": answers})

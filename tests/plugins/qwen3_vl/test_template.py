@@ -6,14 +6,14 @@ import json
 
 import pytest
 import tokenizers
-from theodolite_qwen3_vl import prompts, template
-from theodolite_qwen3_vl.template import Template
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from theodolite.checkpoint import Checkpoint
 from theodolite.errors import CheckpointError, RequestError
 from theodolite.tokenize import Tokenizer
 from theodolite.values import ImageItem, TextItem
+from theodolite_qwen3_vl import prompts, template
+from theodolite_qwen3_vl.template import Template
 
 SOURCE = """\
 {%- for message in messages -%}
@@ -55,7 +55,8 @@ def test_a_prompt_tokenizes_as_the_rendered_string_does(checkpoint):
 def test_a_word_may_join_across_the_border_of_template_and_text(checkpoint):
     _, ids = render(checkpoint, "")
     joined = template.encode(Tokenizer(checkpoint), [("a?", True), ("\nb", False)])
-    assert len(joined) == 3 and joined[1] == 256  # "?" and the newline are one token
+    assert len(joined) == 3
+    assert joined[1] == 256  # "?" and the newline are one token
     assert ids == Tokenizer(checkpoint).backend.encode("<|start|>user: <|end|>\n").ids
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 spec = importlib.util.spec_from_file_location("vision_tiny", Path(__file__).parent / "tiny.py")
-assert spec is not None and spec.loader is not None
+assert spec is not None
+assert spec.loader is not None
 tiny = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tiny)
 

@@ -18,7 +18,14 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 GOLDEN = Path(__file__).parent / "golden"
 SPECIAL = {
     "qwen": ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"],
-    "smollm": ["<|im_start|>", "<|im_end|>", "<fake_token_around_image>", "<image>", "<global-img>", "<end_of_utterance>"],
+    "smollm": [
+        "<|im_start|>",
+        "<|im_end|>",
+        "<fake_token_around_image>",
+        "<image>",
+        "<global-img>",
+        "<end_of_utterance>",
+    ],
     "llama": ["<|begin_of_text|>", "<|end_of_text|>", "<img>", "</img>", "<IMG_CONTEXT>"],
 }
 CHAT = """\
@@ -49,7 +56,7 @@ def tokenizer(kind: str) -> tokenizers.Tokenizer:
 
 
 def draw(name: str, shape: list[int]) -> np.ndarray:
-    """A tensor that depends on nothing but its name and shape: uneven norms, biases that are not zero, sharp attention."""
+    """A tensor that depends on its name and shape only: uneven norms, biases that are not zero, sharp attention."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     values = rng.standard_normal(shape)
     if len(shape) == 1:

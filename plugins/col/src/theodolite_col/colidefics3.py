@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 import mlx.nn as mlx_nn
-from theodolite_col import late_interaction
-from theodolite_col.late_interaction import Page
-from theodolite_col.tiles import Processor
 
 from theodolite import nn
 from theodolite.checkpoint import Checkpoint
 from theodolite.hookspecs import hookimpl
 from theodolite.nn import decoder, masks, vision, vit
 from theodolite.values import Batch, Fit, ImageItem, Item, Profile, Prompt, TextItem, TokenItem
+from theodolite_col import late_interaction
+from theodolite_col.late_interaction import Page
+from theodolite_col.tiles import Processor
 
 if TYPE_CHECKING:
     from theodolite.tokenize import Tokenizer

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import mlx.nn as mlx_nn
-from theodolite_col import late_interaction, qwen2_5_vision
-from theodolite_col.late_interaction import Page
 
 from theodolite import nn
 from theodolite.checkpoint import Checkpoint
@@ -17,6 +15,8 @@ from theodolite.hookspecs import hookimpl
 from theodolite.nn import decoder, masks, qwen_vision, vision
 from theodolite.pixels import QwenProcessor
 from theodolite.values import Batch, Fit, ImageItem, Item, Profile, Prompt, TextItem, TokenItem
+from theodolite_col import late_interaction, qwen2_5_vision
+from theodolite_col.late_interaction import Page
 
 if TYPE_CHECKING:
     from theodolite.tokenize import Tokenizer

@@ -83,9 +83,7 @@ class Block(mlx_nn.Module):
         self.attn = qwen_vision.Attention(config.hidden_size, config.num_heads)
         self.mlp = MLP(config)
 
-    def __call__(
-        self, x: mx.array, turn: tuple[mx.array, mx.array], windows: list[tuple[int, int]] | None
-    ) -> mx.array:
+    def __call__(self, x: mx.array, turn: tuple[mx.array, mx.array], windows: list[tuple[int, int]] | None) -> mx.array:
         x = x + self.attn(self.norm1(x), turn, windows)
         return x + self.mlp(self.norm2(x))
 

@@ -93,9 +93,7 @@ class Processor:
     def framed(self, rows: int, columns: int) -> str:
         """The placeholders of a page: every tile behind its marker, a line per row of tiles, the whole page last."""
         run = IMAGE * self.side**2
-        lines = [
-            "".join(f"{FAKE}<row_{r + 1}_col_{c + 1}>{run}" for c in range(columns)) + "\n" for r in range(rows)
-        ]
+        lines = ["".join(f"{FAKE}<row_{r + 1}_col_{c + 1}>{run}" for c in range(columns)) + "\n" for r in range(rows)]
         return "".join(lines) + ("\n" if rows else "") + f"{FAKE}{GLOBAL}{run}{FAKE}"
 
     def cells(self, slots: np.ndarray, rows: int, columns: int) -> np.ndarray:

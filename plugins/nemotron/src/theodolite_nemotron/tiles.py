@@ -72,7 +72,11 @@ class Processor:
     def grid(self, width: int, height: int) -> tuple[int, int]:
         """Columns and rows that fit the image's ratio best; of equals the one with fewer tiles."""
         grids = {
-            (c, r) for n in range(1, self.most + 1) for c in range(1, n + 1) for r in range(1, n + 1) if c * r <= self.most
+            (c, r)
+            for n in range(1, self.most + 1)
+            for c in range(1, n + 1)
+            for r in range(1, n + 1)
+            if c * r <= self.most
         }
 
         def value(grid: tuple[int, int]) -> float:

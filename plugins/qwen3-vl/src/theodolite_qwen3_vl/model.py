@@ -1,4 +1,4 @@
-"""Qwen3-VL: the vision tower, and a Qwen3 decoder with interleaved M-RoPE whose first layers see DeepStack's features."""
+"""Qwen3-VL: the vision tower, and a Qwen3 decoder with interleaved M-RoPE whose first layers take in DeepStack's."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 import mlx.nn as mlx_nn
-from theodolite_qwen3_vl import vision as tower
 
 from theodolite.checkpoint import Checkpoint
 from theodolite.errors import CheckpointError
 from theodolite.nn import decoder, masks, qwen_vision, vision
 from theodolite.values import Batch
+from theodolite_qwen3_vl import vision as tower
 
 PATCHES = "visual.patch_embed.proj.weight"
 RENAMES = [
@@ -21,7 +21,7 @@ RENAMES = [
     (re.compile(r"^language_model\.model\."), "language_model."),
     (re.compile(r"^vision_tower\."), "visual."),
 ]
-"""Hugging Face's names (model.language_model, model.visual) and an mlx conversion's (language_model.model, vision_tower)."""
+"""Hugging Face says model.language_model and model.visual, an mlx conversion language_model.model and vision_tower."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Qwen3VL(mlx_nn.Module):
             return self.language_model(x, mask)
         seen = [self.visual(patches) for patches in sight.images]
         tokens = mx.concatenate([tokens for tokens, _ in seen])
-        deep = [mx.concatenate(parts) for parts in zip(*(parts for _, parts in seen), strict=True)]
+        deep = [mx.concatenate(list(parts)) for parts in zip(*(parts for _, parts in seen), strict=True)]
         nothing = mx.zeros_like(x)
         return self.language_model(
             vision.place(x, sight.slots, tokens),

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 import mlx.nn as mlx_nn
-from theodolite_qwen3_vl import model as qwen3_vl
-from theodolite_qwen3_vl import prompts
-from theodolite_qwen3_vl.template import Template
 
 from theodolite.checkpoint import Checkpoint
 from theodolite.hookspecs import hookimpl
 from theodolite.pixels import QwenProcessor
 from theodolite.values import Batch, Fit, ImageItem, Item, Pooling, Profile, Prompt, TextItem
+from theodolite_qwen3_vl import model as qwen3_vl
+from theodolite_qwen3_vl import prompts
+from theodolite_qwen3_vl.template import Template
 
 if TYPE_CHECKING:
     from theodolite.tokenize import Tokenizer

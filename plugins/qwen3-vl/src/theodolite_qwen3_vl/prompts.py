@@ -6,15 +6,14 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from theodolite_qwen3_vl import template
-from theodolite_qwen3_vl.template import Message, Template
-
 from theodolite import sentence_transformers
 from theodolite.checkpoint import Checkpoint
 from theodolite.errors import CheckpointError
 from theodolite.nn import qwen_vision
 from theodolite.pixels import QwenProcessor
 from theodolite.values import ImageItem, Prompt, TextItem
+from theodolite_qwen3_vl import template
+from theodolite_qwen3_vl.template import Message, Template
 
 if TYPE_CHECKING:
     from theodolite.tokenize import Tokenizer

@@ -62,7 +62,9 @@ class Template:
         except Exception as error:  # a template is a program of the checkpoint's and may fail in any way
             raise CheckpointError(f"{self.where} cannot be rendered: {error}") from None
 
-    def pieces(self, messages: Callable[[Sequence[str]], list[Message]], texts: Sequence[str]) -> list[tuple[str, bool]]:
+    def pieces(
+        self, messages: Callable[[Sequence[str]], list[Message]], texts: Sequence[str]
+    ) -> list[tuple[str, bool]]:
         """The rendered prompt in pieces, each with whether it is a caller's text.
 
         :param messages: makes the messages out of the texts; called with marks in their place. An empty text is left

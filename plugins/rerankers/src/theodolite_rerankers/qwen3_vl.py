@@ -80,13 +80,15 @@ def answer_ids(checkpoint: Checkpoint) -> list[int]:
     :raises CheckpointError: if the checkpoint does not say which they are.
     """
     settings, vocab_size = checkpoint.json(ANSWERS), trunk.Config.of(checkpoint).text.vocab_size
-    found = {key: settings.get(key) for key in ("true_token_id", "false_token_id")}
-    for key, value in found.items():
+    found: list[int] = []
+    for key in ("true_token_id", "false_token_id"):
+        value = settings.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < vocab_size:
             raise CheckpointError(
                 f"{checkpoint.path / ANSWERS}: {key} should be a token id below {vocab_size}, not {value!r}"
             )
-    return list(found.values())
+        found.append(value)
+    return found
 
 
 def messages(pair: Pair) -> Callable[[Sequence[str]], list[Message]]:
