@@ -54,7 +54,13 @@ class Config:
             raise CheckpointError(f"config.json: {missing[0]} is missing")
         act = config.get("hidden_activation") or "gelu"
         if act not in ACTIVATIONS:
-            raise Unsupported(f"config.json: hidden_activation {act!r} is not supported")
+            names = ", ".join(ACTIVATIONS)
+            raise Unsupported(f"config.json: hidden_activation {act!r} is not supported (supported: {names})")
+        if config["hidden_size"] % config["num_attention_heads"]:
+            raise CheckpointError(
+                f"config.json: hidden_size {config['hidden_size']} is no multiple of num_attention_heads "
+                f"{config['num_attention_heads']}"
+            )
         return cls(
             vocab_size=config["vocab_size"],
             hidden_size=config["hidden_size"],
@@ -75,6 +81,10 @@ def _layer_types(config: dict[str, Any]) -> tuple[str, ...]:
     if kinds := config.get("layer_types"):
         if unknown := set(kinds) - {FULL, SLIDING}:
             raise Unsupported(f"config.json: layer_types holds {min(unknown)!r}")
+        if len(kinds) != config["num_hidden_layers"]:
+            raise CheckpointError(
+                f"config.json: layer_types has {len(kinds)} entries for {config['num_hidden_layers']} layers"
+            )
         return tuple(kinds)
     period = config.get("global_attn_every_n_layers") or 3
     return tuple(SLIDING if i % period else FULL for i in range(config["num_hidden_layers"]))
@@ -82,11 +92,11 @@ def _layer_types(config: dict[str, Any]) -> tuple[str, ...]:
 
 def _ropes(config: dict[str, Any]) -> dict[str, RopeConfig]:
     head_dim = config["hidden_size"] // config["num_attention_heads"]
-    given = config.get("rope_parameters") or {}
-    full, local = config.get("global_rope_theta") or GLOBAL_BASE, config.get("local_rope_theta") or LOCAL_BASE
+    full = config.get("global_rope_theta") or GLOBAL_BASE
+    local = config.get("local_rope_theta", LOCAL_BASE) or full  # null: one base for all layers
     return {
-        FULL: RopeConfig.of({"rope_parameters": given.get(FULL)}, head_dim, base=full),
-        SLIDING: RopeConfig.of({"rope_parameters": given.get(SLIDING)}, head_dim, base=local),
+        FULL: RopeConfig.of(config, head_dim, layer_type=FULL, base=full),
+        SLIDING: RopeConfig.of(config, head_dim, layer_type=SLIDING, base=local),
     }
 
 

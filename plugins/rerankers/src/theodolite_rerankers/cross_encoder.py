@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -172,6 +173,8 @@ def _bert_name(name: str) -> str:
 def forward(model: Any, batch: Batch) -> mx.array:
     if isinstance(model, ModernBertClassifier):
         return model.model(batch)
+    if isinstance(model, RobertaClassifier):  # its template has no segments, whatever the tokenizer says
+        batch = replace(batch, token_type_ids=None)
     return model.bert(batch)
 
 

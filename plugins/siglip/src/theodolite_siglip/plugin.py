@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 import mlx.nn as mlx_nn
-from theodolite_siglip.model import TEXT_ONLY, Config, Siglip
 
 from theodolite.checkpoint import Checkpoint
 from theodolite.errors import CheckpointError, RequestError, Unsupported
@@ -16,6 +15,7 @@ from theodolite.hookspecs import hookimpl
 from theodolite.nn import vit
 from theodolite.pixels import BICUBIC, FILE, Pixels
 from theodolite.values import Batch, Fit, ImageItem, Item, Pooling, Profile, Prompt
+from theodolite_siglip.model import TEXT_ONLY, Config, Siglip
 
 if TYPE_CHECKING:
     import numpy as np
