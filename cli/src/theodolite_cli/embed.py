@@ -156,7 +156,7 @@ def similarity(made: Embeddings) -> np.ndarray | None:
     """Every input against every other: ``[N, N]``; None for one input, or too many."""
     import numpy as np
 
-    from theodolite.maxsim import maxsim_matrix
+    from theodolite import maxsim_matrix
 
     if len(made) < 2:
         return None

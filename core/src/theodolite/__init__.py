@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from theodolite.embedder import Embedder
     from theodolite.errors import TheodoliteError
     from theodolite.hookspecs import hookimpl
-    from theodolite.maxsim import maxsim, maxsim_matrix
+    from theodolite.late_interaction import maxsim, maxsim_matrix, maxsim_padded
     from theodolite.reranker import Reranker
 
 _HOMES = {
@@ -24,8 +24,9 @@ _HOMES = {
     "hookimpl": "hookspecs",
     "load": "api",
     "load_reranker": "api",
-    "maxsim": "maxsim",
-    "maxsim_matrix": "maxsim",
+    "maxsim": "late_interaction",
+    "maxsim_matrix": "late_interaction",
+    "maxsim_padded": "late_interaction",
 }
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "load_reranker",
     "maxsim",
     "maxsim_matrix",
+    "maxsim_padded",
 ]
 
 

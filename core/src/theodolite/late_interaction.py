@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import mlx.core as mx
 
 
 def maxsim(query: np.ndarray, document: np.ndarray) -> float:
@@ -25,3 +29,15 @@ def maxsim_matrix(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]
     rows = np.concatenate(documents)  # [sum Ld, K]
     best = [np.maximum.reduceat(query @ rows.T, borders, axis=1).sum(axis=0) for query in queries]
     return np.stack(best).astype(np.float32)
+
+
+def maxsim_padded(query: mx.array, documents: mx.array, attention_mask: mx.array) -> mx.array:
+    """One query against documents padded to one length, on the device: ``[Lq, K]``, ``[D, L, K]``, ``[D, L]`` -> ``[D]``.
+
+    Padding is left out by the mask, not by its zero rows: a document whose rows all point away from the query has a
+    best product below zero. A document that is all padding scores -inf.
+    """
+    import mlx.core as mx
+
+    products = query @ documents.swapaxes(1, 2)  # [D, Lq, L]
+    return mx.where(attention_mask[:, None] == 0, -mx.inf, products).max(axis=2).sum(axis=1)
