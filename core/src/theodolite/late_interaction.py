@@ -32,7 +32,7 @@ def maxsim_matrix(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]
 
 
 def maxsim_padded(query: mx.array, documents: mx.array, attention_mask: mx.array) -> mx.array:
-    """One query against documents padded to one length, on the device: ``[Lq, K]``, ``[D, L, K]``, ``[D, L]`` -> ``[D]``.
+    """One query against padded documents, on the device: ``[Lq, K]``, ``[D, L, K]``, ``[D, L]`` -> ``[D]``.
 
     Padding is left out by the mask, not by its zero rows: a document whose rows all point away from the query has a
     best product below zero. A document that is all padding scores -inf.
