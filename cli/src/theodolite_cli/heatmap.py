@@ -69,13 +69,16 @@ def run(args: argparse.Namespace) -> None:
     from theodolite.values import TextItem
 
     embedder = theodolite.load(args.model, **options.loading(args))
+    refusal = Unsupported(
+        f"{embedder.label} (family {embedder.profile.family!r}) gives no vector per patch of a page; a "
+        "late-interaction model that takes images is needed, such as ColQwen2.5 or ColIdefics3"
+    )
     if not embedder.multi_vector or not embedder.profile.images:
-        raise Unsupported(
-            f"{embedder.label} (family {embedder.profile.family!r}) gives no vector per patch of a page; a "
-            "late-interaction model that takes images is needed, such as ColQwen2.5 or ColIdefics3"
-        )
+        raise refusal
     page = options.image(args.image)
     query_row, page_row = embedder.encode([TextItem(args.query), page])
+    if not hasattr(page_row.image, "cells"):
+        raise refusal
     options.report_cut(query_row.truncated + page_row.truncated, embedder.max_length)
     similarity = similarities(embedder, query_row, page_row)
     names = [_name(embedder, i) for i in query_row.input_ids]

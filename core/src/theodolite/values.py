@@ -139,7 +139,11 @@ class Prompt:
     ids: tuple[int, ...] | None = None
     """For prompts that are tokenized by the family itself; used verbatim, everything else but ``image`` is ignored."""
     image: Any = None
-    """Whatever the family's ``forward`` needs of the image; handed through untouched."""
+    """Whatever the family's ``forward`` needs of the image; handed through untouched.
+
+    A multi-vector family may give it ``cells``, ``[R, C]`` integers: which vector of the answer shows each cell of the
+    image, in reading order. `theodolite heatmap` draws by it.
+    """
     prompt_tokens: int | None = None
     """For prompts with ``ids``: tokens that count for ``usage.prompt_tokens``, where that is not their number."""
     truncated: int = 0

@@ -1,4 +1,4 @@
-"""Every vision-language family against transformers (tests/parity/vision.py), and against itself over time."""
+"""Every vision-language family against transformers (tests/parity/make_vision.py), and against itself over time."""
 
 from __future__ import annotations
 

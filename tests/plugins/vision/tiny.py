@@ -1,6 +1,6 @@
 """Tiny random checkpoints of the vision-language families, rebuilt from a golden file: its config, shapes and a seed.
 
-tests/parity/vision.py imports this file to write the same checkpoints for the references.
+tests/parity/make_vision.py imports this file to write the same checkpoints for the references.
 """
 
 from __future__ import annotations
