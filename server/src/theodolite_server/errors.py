@@ -20,6 +20,10 @@ class Unreadable(errors.RequestError):
     """The body is not what the route takes."""
 
 
+class Empty(errors.RequestError):
+    """There is nothing to work on; TEI has a status of its own for that."""
+
+
 class TooLarge(errors.RequestError):
     """The body, or an image, is over a limit."""
 
@@ -44,6 +48,7 @@ class Failure:
     type: str
     message: str
     headers: dict[str, str] = field(default_factory=dict)
+    empty: bool = False
 
 
 TABLE: tuple[tuple[type[Exception], int, str], ...] = (
@@ -70,7 +75,7 @@ def failure(error: BaseException, request: web.Request) -> Failure:
     for kind, status, name in TABLE:
         if isinstance(error, kind):
             headers = {"Retry-After": str(RETRY_SECONDS)} if status in RETRYABLE else {}
-            return Failure(status, name, " ".join(str(error).split()), headers)
+            return Failure(status, name, " ".join(str(error).split()), headers, isinstance(error, Empty))
     log.error("%s %s failed", request.method, request.path, exc_info=error)
     return Failure(500, "server_error", INTERNAL)
 
@@ -93,7 +98,7 @@ def response(found: Failure, dialect: str) -> web.Response:
     body: object
     match dialect:
         case "tei":
-            status, kind = TEI_STATUS.get(status, (status, "Validation"))
+            status, kind = (400, "Empty") if found.empty else TEI_STATUS.get(status, (status, "Validation"))
             body = {"error": found.message, "error_type": kind}
         case "cohere":
             body = {"message": found.message}

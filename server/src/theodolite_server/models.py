@@ -135,7 +135,8 @@ def _main(config: Config, name: str, others: list[Served]) -> Served | None:
         return None  # the rerank-only shape: one checkpoint, named twice
     task = _task(config, checkpoint)
     if task is None:
-        return _generator(config, name, checkpoint, others)
+        _check_generator(config, name, checkpoint, others)
+        return None
     if clash := next((served for served in others if served.task is task), None):
         flag = "--embedding-model" if task is Task.EMBED else "--reranker-model"
         what = "two embedding models" if task is Task.EMBED else "two rerankers"
@@ -143,7 +144,7 @@ def _main(config: Config, name: str, others: list[Served]) -> Served | None:
     return Served(name, checkpoint, task, aliases=config.alias)
 
 
-def _generator(config: Config, name: str, checkpoint: Checkpoint, others: list[Served]) -> None:
+def _check_generator(config: Config, name: str, checkpoint: Checkpoint, others: list[Served]) -> None:
     what = f"-m {name} ({checkpoint.architecture or checkpoint.model_type})"
     if not checkpoint.architecture.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")):
         registry.installed().elect(checkpoint, None, config.family)  # raises, with the reason
@@ -231,11 +232,10 @@ class Models:
         if not served.extra:
             raise Loading("Loading model")
         async with served.lock:
-            if served.worker is None:
+            if (worker := served.worker) is None:
                 await self._make_room(served)
-                await self._load(served)
-        assert served.worker is not None
-        return served.worker
+                worker = await self._load(served)
+        return worker
 
     async def _make_room(self, served: Served) -> None:
         bound = self.config.max_loaded_mib * MIB
@@ -249,7 +249,7 @@ class Models:
             assert worker is not None
             await worker.stop()
 
-    async def _load(self, served: Served) -> None:
+    async def _load(self, served: Served) -> Worker:
         start = time.monotonic()
         worker = Worker(
             served.id,
@@ -264,6 +264,7 @@ class Models:
         family, kind = engine.profile.family, engine.profile.kind or WHAT[served.task]
         seconds = time.monotonic() - start
         log.info("loaded %s (%s, %s, max_length %d) in %.1f s", served.id, family, kind, engine.max_length, seconds)
+        return worker
 
     def _limits(self, engine: Engine) -> Limits:
         config, profile = self.config, engine.profile

@@ -114,3 +114,105 @@ class RerankResponse(Struct):
     model: str
     results: list[RerankEntry]
     usage: Usage
+
+
+class TeiOptions(Struct):
+    """What TEI's embedding routes have in common."""
+
+    truncate: Annotated[bool | None, Meta(description="false refuses an input that is too long.")] = None
+    truncation_direction: Annotated[str | None, Meta(description="Right (the default) or Left.")] = None
+    prompt_name: Annotated[str | None, Meta(description="One of the checkpoint's prompts.")] = None
+
+
+class TeiEmbedRequest(TeiOptions):
+    """POST /embed, and POST / with inputs."""
+
+    inputs: Annotated[Any, _shaped(INPUT, "A text, texts, or token ids.")] = None
+    normalize: bool | None = None
+    dimensions: int | None = None
+
+
+class TeiRerankRequest(Struct):
+    """POST /rerank with texts, and POST / with a query."""
+
+    query: str | None = None
+    texts: list[str] | None = None
+    raw_scores: bool | None = None
+    return_text: bool | None = None
+    top_n: int | None = None
+    truncate: bool | None = None
+    truncation_direction: str | None = None
+
+
+class Sentences(Struct):
+    """One sentence, and those it is compared with."""
+
+    source_sentence: str
+    sentences: list[str]
+
+
+class TeiSimilarityRequest(Struct):
+    """POST /similarity."""
+
+    inputs: Sentences | None = None
+    parameters: TeiOptions | None = None
+
+
+class TeiTokenizeRequest(Struct):
+    """POST /tokenize with inputs."""
+
+    inputs: Annotated[Any, _shaped(TEXT_OR_TEXTS, "A text or texts.")] = None
+    add_special_tokens: bool | None = None
+    prompt_name: str | None = None
+
+
+class TeiDecodeRequest(Struct):
+    """POST /decode."""
+
+    ids: Annotated[Any, _shaped({"anyOf": [IDS, {"type": "array", "items": IDS}]}, "Token ids.")] = None
+    skip_special_tokens: bool | None = None
+
+
+class LlamaTokenizeRequest(Struct):
+    """POST /tokenize with content."""
+
+    content: Annotated[Any, _shaped({"anyOf": [{"type": "string"}, {"type": "array"}]}, "Text, or text and ids.")] = (
+        None
+    )
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
+
+
+class LlamaDetokenizeRequest(Struct):
+    """POST /detokenize."""
+
+    tokens: list[int] | None = None
+
+
+class CohereRerankRequest(RerankRequest):
+    """POST /v2/rerank."""
+
+    max_tokens_per_doc: Annotated[int | None, Meta(description="Ignored: the pair is cut to max_length.")] = None
+
+
+class CohereEmbedRequest(Struct):
+    """POST /v2/embed, /v1/embed."""
+
+    model: str | None = None
+    texts: list[str] | None = None
+    images: Annotated[list[str] | None, Meta(description="Data URIs or URLs.")] = None
+    inputs: Annotated[list[dict[str, Any]] | None, Meta(description='Objects with "content": typed parts.')] = None
+    input_type: Annotated[str | None, Meta(description="Ignored: nothing is put before a text.")] = None
+    embedding_types: Annotated[list[str] | None, Meta(description="float, base64.")] = None
+    output_dimension: int | None = None
+    truncate: Annotated[str | None, Meta(description="END (the default), START or NONE.")] = None
+
+
+class OllamaEmbedRequest(Struct):
+    """POST /api/embed."""
+
+    model: str | None = None
+    input: Annotated[Any, _shaped(TEXT_OR_TEXTS, "A text or texts.")] = None
+    truncate: bool | None = None
+    dimensions: int | None = None

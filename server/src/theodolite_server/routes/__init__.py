@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from theodolite_server.routes import embeddings, ops, rerank
+from theodolite_server.routes import cohere, embeddings, llama, ollama, ops, rerank, tei
 from theodolite_server.routes.common import Route
 
-TABLE: tuple[Route, ...] = (*embeddings.ROUTES, *rerank.ROUTES, *ops.ROUTES)
+TABLE: tuple[Route, ...] = tuple(
+    route for module in (embeddings, rerank, cohere, tei, llama, ollama, ops) for route in module.ROUTES
+)

@@ -79,6 +79,6 @@ def packed(vector: np.ndarray) -> str:
     return base64.b64encode(np.ascontiguousarray(vector, dtype="<f4").tobytes()).decode("ascii")
 
 
-async def answer(request: web.Request, make: Callable[[], Any], truncated: int = 0) -> web.Response:
+async def answer(request: web.Request, make: Callable[[], Any], headers: dict[str, str] | None = None) -> web.Response:
     """A JSON answer, made and encoded off the event loop, as it may hold millions of numbers."""
-    return await context(request).service.off(lambda: jsons.response(make(), headers=cut_headers(truncated)))
+    return await context(request).service.off(lambda: jsons.response(make(), headers=headers))

@@ -10,7 +10,7 @@ from theodolite.errors import RequestError
 from theodolite.values import Embeddings, Item, Task, TextItem, TokenItem
 from theodolite_server import media
 from theodolite_server.models import Served
-from theodolite_server.routes.common import Context, Route, answer, context, packed, parse
+from theodolite_server.routes.common import Context, Route, answer, context, cut_headers, packed, parse
 from theodolite_server.schema import EmbeddingEntry, EmbeddingsRequest, EmbeddingsResponse, Usage
 
 FORMATS = ("float", "base64")
@@ -29,21 +29,27 @@ async def embeddings(request: web.Request) -> web.Response:
     as_base64 = encoding(wanted.encoding_format) == "base64"
     worker.engine.check(wanted.dimensions, wanted.embd_normalize)  # type: ignore[attr-defined]
     if not values:
-        raise RequestError("input must not be empty" if given != [] else "input is an empty token list")
-    items = [check(value, i, served) for i, value in enumerate(values)]
-
-    async def load() -> list[Item]:
-        return await loaded(here, items)
-
-    made = await here.service.embed(
+        raise RequestError("input is an empty token list")
+    made = await vectors(
+        here,
         served,
-        load,
+        values,
         instruction=wanted.instruction,
         dimensions=wanted.dimensions,
         embd_normalize=wanted.embd_normalize,
         cut="refuse" if wanted.truncate is False else "right",
     )
-    return await answer(request, lambda: response(served, made, as_base64), made.truncated)
+    return await answer(request, lambda: response(served, made, as_base64), cut_headers(made.truncated))
+
+
+async def vectors(here: Context, served: Served, values: list[Any], **options: Any) -> Embeddings:
+    """Check inputs one by one, then embed them: what the embedding routes of every dialect do."""
+    items = [check(value, i, served) for i, value in enumerate(values)]
+
+    async def load() -> list[Item]:
+        return await loaded(here, items)
+
+    return await here.service.embed(served, load, **options)
 
 
 def as_list(given: Any) -> list[Any]:
@@ -77,8 +83,8 @@ def encoding(name: str | None) -> str:
     return chosen
 
 
-def check(value: Any, i: int, served: Served) -> Item | tuple[str, str]:
-    """One input as an item; an image, which is not fetched yet, as its URL and where it stood."""
+def check(value: Any, i: int, served: Served) -> Item | tuple[str, str, str]:
+    """One input as an item; an image, which is not fetched yet, as its URL, where it stood, and a text beside it."""
     profile = served.engine.profile
     if isinstance(value, str):
         return text(value, i)
@@ -100,7 +106,8 @@ def check(value: Any, i: int, served: Served) -> Item | tuple[str, str]:
             url = media.url_of(value.get("image_url"), f"input[{i}].image_url")
             if not profile.images:
                 raise RequestError(f"input[{i}] is an image, but the loaded embedding model does not accept images")
-            return url, f"input[{i}]"
+            beside = value.get("text")
+            return url, f"input[{i}]", beside if isinstance(beside, str) else ""
         case kind:
             raise RequestError(f"input[{i}] has type {kind!r}; it must be 'text' or 'image_url'")
 

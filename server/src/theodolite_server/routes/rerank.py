@@ -10,7 +10,7 @@ from theodolite.errors import RequestError
 from theodolite.values import ImageItem, Item, Pair, Scores, Task, TextItem
 from theodolite_server import jsons, media
 from theodolite_server.models import Served
-from theodolite_server.routes.common import DIALECT, Context, Route, answer, context, raw
+from theodolite_server.routes.common import DIALECT, Context, Route, answer, context, cut_headers, raw
 from theodolite_server.schema import RerankEntry, RerankRequest, RerankResponse, Usage
 
 Side = TextItem | tuple[str, str, str]
@@ -29,7 +29,7 @@ async def rerank(request: web.Request) -> web.StreamResponse:
     here = context(request)
     served, scores = await scored(here, wanted)
     as_object = here.config.rerank_documents == "object"
-    return await answer(request, lambda: response(served, wanted, scores, as_object), scores.truncated)
+    return await answer(request, lambda: response(served, wanted, scores, as_object), cut_headers(scores.truncated))
 
 
 def _has_texts(body: bytes) -> bool:
@@ -75,13 +75,11 @@ async def scored(here: Context, wanted: RerankRequest) -> tuple[Served, Scores]:
 
 def check(value: str | dict[str, Any], where: str, served: Served) -> Side:
     """A query or document: a text, an object with a text, an image, or both; image wins over image_url."""
-    if isinstance(value, str):
-        text, image = value, None
-    else:
-        text = value.get("text") if value.get("text") is not None else ""
-        image = value.get("image") if value.get("image") is not None else value.get("image_url")
-        if not isinstance(text, str):
-            raise RequestError(f"{where}.text must be a string")
+    given = {"text": value} if isinstance(value, str) else value
+    text = given.get("text") if given.get("text") is not None else ""
+    image = given.get("image") if given.get("image") is not None else given.get("image_url")
+    if not isinstance(text, str):
+        raise RequestError(f"{where}.text must be a string")
     if image is not None:
         url = media.url_of(image, f"{where}.image")
         if not served.engine.profile.images:
