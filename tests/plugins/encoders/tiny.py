@@ -1,6 +1,6 @@
 """Tiny random encoders, rebuilt from a golden file: its config, shapes and names.
 
-tests/parity/encoders.py imports this file to write the same checkpoints for the references.
+tests/parity/make_encoders.py imports this file to write the same checkpoints for the references.
 """
 
 from __future__ import annotations
