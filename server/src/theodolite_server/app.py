@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 from aiohttp import web
 
@@ -52,12 +53,10 @@ async def _closing(app: web.Application) -> AsyncIterator[None]:
     app[CONTEXT].service.close()
 
 
-def runner(app: web.Application, drain: float | None = None) -> web.AppRunner:
-    """How the application has to be run: a client that goes cancels its handler, bodies come as they were sent.
+RUNNER: dict[str, Any] = {"handler_cancellation": True, "auto_decompress": False, "access_log": None}
+"""How the application has to be run: a client that goes cancels its handler, and bodies come as they were sent."""
 
-    :param drain: seconds that accepted requests have to end after the listener was closed.
-    """
-    seconds = app[CONTEXT].config.timeout + 5 if drain is None else drain
-    return web.AppRunner(
-        app, handler_cancellation=True, auto_decompress=False, access_log=None, shutdown_timeout=seconds
-    )
+
+def runner(app: web.Application) -> web.AppRunner:
+    """The application, run as it has to be; on stopping, accepted requests have their whole time to end."""
+    return web.AppRunner(app, shutdown_timeout=app[CONTEXT].config.timeout + 5, **RUNNER)

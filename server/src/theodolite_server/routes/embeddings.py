@@ -14,7 +14,7 @@ from theodolite_server.routes.common import Context, Route, answer, context, cut
 from theodolite_server.schema import EmbeddingEntry, EmbeddingsRequest, EmbeddingsResponse, Usage
 
 FORMATS = ("float", "base64")
-SHAPE = '"input" must be a string, a list of strings, a list of token ids, a list of such lists, or a list of parts'
+SHAPE = '"{}" must be a string, a list of strings, a list of token ids, a list of such lists, or a list of parts'
 
 
 async def embeddings(request: web.Request) -> web.Response:
@@ -52,7 +52,7 @@ async def vectors(here: Context, served: Served, values: list[Any], **options: A
     return await here.service.embed(served, load, **options)
 
 
-def as_list(given: Any) -> list[Any]:
+def as_list(given: Any, name: str = "input") -> list[Any]:
     """The inputs one by one: a text or one list of token ids is a list of one.
 
     :raises RequestError: for a value of none of the five shapes.
@@ -60,7 +60,7 @@ def as_list(given: Any) -> list[Any]:
     if isinstance(given, str):
         return [given]
     if not isinstance(given, list):
-        raise RequestError(SHAPE)
+        raise RequestError(SHAPE.format(name))
     if all(type(value) is str for value in given):
         return given
     if all(type(value) is int for value in given):
@@ -68,11 +68,11 @@ def as_list(given: Any) -> list[Any]:
     if all(isinstance(value, list) for value in given):
         for i, ids in enumerate(given):
             if not all(type(value) is int for value in ids):
-                raise RequestError(f"input[{i}] must be a list of token ids (whole numbers)")
+                raise RequestError(f"{name}[{i}] must be a list of token ids (whole numbers)")
         return given
     if all(isinstance(value, dict) for value in given):
         return given
-    raise RequestError(SHAPE)
+    raise RequestError(SHAPE.format(name))
 
 
 def encoding(name: str | None) -> str:

@@ -54,7 +54,7 @@ async def _embed(request: web.Request, wanted: TeiEmbedRequest) -> web.StreamRes
     served = here.models.find(Task.EMBED, None)
     worker = await here.models.worker(served)
     worker.engine.check(wanted.dimensions, None)  # type: ignore[attr-defined]
-    made = await _vectors(here, served, as_list(wanted.inputs), wanted, wanted.dimensions, wanted.normalize)
+    made = await _vectors(here, served, as_list(wanted.inputs, "inputs"), wanted, wanted.dimensions, wanted.normalize)
     return await answer(request, lambda: [vector.tolist() for vector in made.vectors], _headers(made))
 
 
@@ -180,7 +180,7 @@ def _tokens(text: str, encoding: Any) -> list[dict[str, Any]]:
 async def decode(request: web.Request) -> web.StreamResponse:
     """Texts of token ids."""
     wanted = jsons.decode(await raw(request), TeiDecodeRequest)
-    rows = as_list(wanted.ids) if wanted.ids else []
+    rows = as_list(wanted.ids, "ids") if wanted.ids else []
     if not rows:
         raise Empty("`ids` cannot be empty")
     if not all(isinstance(row, list) for row in rows):
