@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,11 +38,12 @@ def read(source: str | Path | bytes) -> Image:
     if len(data) > MAX_BYTES:
         raise RequestError(f"{where} has {len(data)} bytes, at most {MAX_BYTES} are read")
     PIL.Image.init()
+    warnings.simplefilter("ignore", PIL.Image.DecompressionBombWarning)  # the limit below refuses what it warns of
     try:
         image = PIL.Image.open(io.BytesIO(data), formats=[name for name in FORMATS if name in PIL.Image.OPEN])
     except PIL.UnidentifiedImageError:
         raise RequestError(f"{where} is not a picture in a format that is read ({', '.join(FORMATS)})") from None
-    except (PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning):
+    except PIL.Image.DecompressionBombError:
         raise RequestError(f"{where} has too many pixels, at most {MAX_PIXELS} are decoded") from None
     except Exception as error:  # a decoder may raise anything on a damaged file
         raise RequestError(f"{where} cannot be decoded: {_line(error)}") from None

@@ -1,4 +1,4 @@
-"""ModernBERT, SigLIP and cross-encoders against transformers (make_encoders.py of tests/parity), and what they refuse."""
+"""ModernBERT, SigLIP and cross-encoders against transformers, by make_encoders.py; and what they refuse."""
 
 from __future__ import annotations
 
