@@ -1,8 +1,8 @@
 """Tensors from pytorch_model.bin without torch, through an unpickler that can build tensors and do nothing else.
 
-A pickle is a program, and torch's own reader once ran whatever it held. Here every name that a pickle asks for is looked
-up in a short list; anything else is refused by name, unrun. Both of torch.save's formats are read: the zip archive and
-the older stream of pickles.
+A pickle is a program, and torch's own reader once ran whatever it held. Here every name that a pickle asks for is
+looked up in a short list; anything else is refused by name, unrun. Both of torch.save's formats are read: the zip
+archive and the older stream of pickles.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def read(file: Path) -> dict[str, mx.array]:
     except CheckpointError as error:
         raise CheckpointError(f"{file}: {error}") from None
     except Exception as error:  # a damaged pickle fails in any way
-        raise CheckpointError(f"{file} is damaged, or no file of torch.save ({type(error).__name__}: {error})") from None
+        raise CheckpointError(
+            f"{file} is damaged, or no file of torch.save ({type(error).__name__}: {error})"
+        ) from None
 
 
 def _archive(data: mmap.mmap) -> tuple[Any, dict[str, int]]:
@@ -96,7 +98,8 @@ def _archive(data: mmap.mmap) -> tuple[Any, dict[str, int]]:
                 if info.compress_type != zipfile.ZIP_STORED:
                     raise CheckpointError("its storages are compressed, which torch.save never does")
                 name, extra = struct.unpack_from("<HH", data, info.header_offset + 26)
-                places[info.filename.removeprefix(f"{root}data/")] = info.header_offset + LOCAL_HEADER + name + extra
+                key = info.filename.removeprefix(f"{root}data/")
+                places[key] = info.header_offset + LOCAL_HEADER + name + extra
         return views, places
 
 

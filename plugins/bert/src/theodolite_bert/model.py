@@ -83,7 +83,7 @@ class Embeddings(mlx_nn.Module):
         """0..L on BERT. On XLM-RoBERTa real tokens count on from pad_token_id + 1 and padding stays at pad_token_id."""
         if self._first_position == 0:
             return mx.arange(batch.input_ids.shape[1])[None]  # [1, L]
-        real = (batch.input_ids != self._first_position - 1).astype(mx.int32)  # [B, L]
+        real = (batch.input_ids != self._first_position - 1) * batch.attention_mask  # [B, L]
         return mx.cumsum(real, axis=1) * real + self._first_position - 1
 
     def __call__(self, batch: Batch) -> mx.array:

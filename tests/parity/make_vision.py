@@ -1,6 +1,6 @@
 """Golden answers of the vision-language families, from transformers in float32 with eager attention.
 
-    python tests/parity/vision.py        # a venv with torch, transformers, pillow, numpy, safetensors, tokenizers
+    python tests/parity/make_vision.py        # a venv with torch, transformers, pillow, numpy, safetensors, tokenizers
 
 Writes tests/plugins/vision/golden/*.json: the checkpoint's files and tensor shapes, the inputs, and the answers.
 """
