@@ -12,7 +12,7 @@ from theodolite_server import middleware, models, routes
 from theodolite_server.config import Config
 from theodolite_server.media import Media
 from theodolite_server.metrics import Metrics
-from theodolite_server.routes.common import CONTEXT, DIALECTS, Context
+from theodolite_server.routes.common import CONTEXT, DIALECTS, ROUTE_TABLE, Context
 from theodolite_server.service import Service
 
 
@@ -28,7 +28,8 @@ def make_app(config: Config) -> web.Application:
     # the body is read by `theodolite_server.body` under its own limit; aiohttp's would be a second one
     app = web.Application(middlewares=[middleware.outer(config)], client_max_size=0)
     app[CONTEXT] = Context(config, served, service, Media(config, service.off), metrics)
-    app[DIALECTS] = {route.path: route.dialect for route in routes.TABLE if "{" not in route.path}
+    app[DIALECTS] = {route.path: route.dialect for route in reversed(routes.TABLE) if "{" not in route.path}
+    app[ROUTE_TABLE] = routes.TABLE
     for route in routes.TABLE:
         if route.public:
             route.handler.public = True  # type: ignore[attr-defined]

@@ -53,6 +53,9 @@ class Route:
     """Served without a key."""
 
 
+ROUTE_TABLE = web.AppKey("route_table", tuple[Route, ...])
+
+
 def context(request: web.Request) -> Context:
     return request.app[CONTEXT]
 
