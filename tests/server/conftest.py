@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import importlib.util
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from aiohttp.test_utils import TestClient
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 
 from theodolite_server import app as application
 from theodolite_server.config import Config
-from theodolite_server.routes.common import CONTEXT, Context
 
 _spec = importlib.util.spec_from_file_location("server_checkpoints", Path(__file__).with_name("checkpoints.py"))
 assert _spec is not None
 assert _spec.loader is not None
 checkpoints = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(checkpoints)
+
+
+class Server(TestServer):
+    async def _make_runner(self, **kwargs: Any) -> web.AppRunner:
+        return web.AppRunner(self.app, **application.RUNNER)
+
 
 Start = Callable[..., Awaitable[TestClient[Any, Any]]]
 
@@ -46,7 +50,7 @@ def start(aiohttp_client: Any, folders: Path) -> Start:
         app = application.make_app(Config(**(named or models), **{"no_warmup": True, **fields}))
         if load:
             await application.load(app)
-        client: TestClient[Any, Any] = await aiohttp_client(app, server_kwargs=application.RUNNER)
+        client: TestClient[Any, Any] = await aiohttp_client(Server(app))
         return client
 
     return run
@@ -55,31 +59,3 @@ def start(aiohttp_client: Any, folders: Path) -> Start:
 @pytest.fixture
 async def client(start: Start) -> TestClient[Any, Any]:
     return await start()
-
-
-def inside(client: TestClient[Any, Any]) -> Context:
-    return client.app[CONTEXT]
-
-
-async def post(client: TestClient[Any, Any], path: str, body: Any, status: int = 200) -> Any:
-    """The JSON answer of a POST that has to have ``status``."""
-    reply = await client.post(path, json=body)
-    answer = await reply.json()
-    assert reply.status == status, answer
-    return answer
-
-
-class Slow:
-    """Makes every forward pass of a model wait, and counts the rows of each."""
-
-    def __init__(self, engine: Any, seconds: float) -> None:
-        self.rows: list[int] = []
-        self.seconds = seconds
-        self._forward = engine.forward
-        engine.forward = self
-
-    def __call__(self, rows: Any) -> np.ndarray:
-        self.rows.append(len(rows))
-        time.sleep(self.seconds)
-        answer: np.ndarray = self._forward(rows)
-        return answer

@@ -51,9 +51,9 @@ class Media:
         if scheme == "data":
             return await self._off(_from_data, url)
         if scheme in ("http", "https"):
-            from theodolite_server import fetch
+            from theodolite_server.fetch import get  # aiohttp's client, for the few requests that need it
 
-            return await fetch.get(url, allow_private=self.allow_private, limit=images.MAX_BYTES)
+            return await get(url, allow_private=self.allow_private, limit=images.MAX_BYTES)
         if scheme in ("file", ""):
             return await self._off(self._from_file, url)
         raise RequestError(f"unsupported image URL scheme {scheme!r} (supported: data, http, https, file)")

@@ -109,7 +109,7 @@ def page(found: dict[str, Any]) -> str:
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
         f"<title>Theodolite: HTTP API</title><style>{STYLE}</style><h1>HTTP API</h1>",
-        f"<p>Version {html.escape(found['info']['version'])}. "
+        f"<p>Version {html.escape(found['info']['version'])}.",
         "<a href='/openapi.json'>OpenAPI document</a>. <a href='/'>Try it</a>.</p>",
     ]
     by_tag: dict[str, list[tuple[str, str, dict[str, Any]]]] = {}
