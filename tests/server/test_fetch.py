@@ -99,7 +99,7 @@ async def test_an_image_comes_where_it_is_allowed(site: str) -> None:
     ],
 )  # fmt: skip
 async def test_addresses_inside_are_refused_before_anything_is_sent(host: str) -> None:
-    await refused(f"http://{host}:9/a.png", "not public", allow=False)
+    await refused(f"http://{host}:9/a.png", "not public|InvalidUrl", allow=False)
 
 
 async def test_loopback_is_refused_by_default_and_not_called(site: str) -> None:
@@ -122,7 +122,9 @@ async def test_a_redirect_is_checked_as_the_first_address_is(site: str, monkeypa
 
     monkeypatch.setattr(fetch, "is_public", is_public)
     port = site.rsplit(":", 1)[1]
-    await refused(f"http://example.test:{port}/to?url=http://127.0.0.1:{port}/a.png", "not public", allow=False)
+    await refused(
+        f"http://example.test:{port}/to?url=http://127.0.0.1:{port}/a.png", "not public|InvalidUrl", allow=False
+    )
     assert judged == ["127.0.0.1", "127.0.0.1"]
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import ssl
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from importlib import metadata
@@ -47,6 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def serve(args: argparse.Namespace) -> int:
     """Serve as the parsed flags say; errors are one line."""
     _prepare_log()
+    status = _run(args)
+    if any(thread.daemon and thread.name.startswith("model-") for thread in threading.enumerate()):
+        # stopped while a checkpoint was being read, which nothing can interrupt; an ordinary exit would abort in MLX
+        sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
+def _run(args: argparse.Namespace) -> int:
     try:
         asked = config.resolve(args)
         if asked.offline:

@@ -107,15 +107,22 @@ class Worker:
         self._ready: asyncio.Future[None] = loop.create_future()
         self._loop = loop
         self._thread.start()
-        await self._ready
+        try:
+            await self._ready
+        except Exception:
+            await self._join()
+            raise
 
     async def stop(self) -> None:
         """End the thread after the batch it is running; requests that wait are answered with an error."""
         with self._condition:
             self._closing = True
             self._condition.notify()
-        if self._thread.is_alive():
-            await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+        await self._join()
+
+    async def _join(self) -> None:
+        # a thread that is still inside MLX when the interpreter ends would abort the process
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
     @property
     def waiting(self) -> int:

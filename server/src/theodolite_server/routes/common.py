@@ -35,7 +35,7 @@ class Context:
 
 CONTEXT = web.AppKey("context", Context)
 DIALECTS = web.AppKey("dialects", dict[str, str])
-DIALECT = "dialect"
+DIALECT = web.RequestKey("dialect", str)
 
 
 @dataclass(frozen=True)
