@@ -196,15 +196,15 @@ class Registry:
         for plugin in self.broken:
             if catalog.serves(plugin.name, checkpoint, task):
                 return BrokenPlugin(f"{what}: {plugin} is installed but did not load: {plugin.error}")
+        if task is not None:
+            other = Task.EMBED if task is Task.RERANK else Task.RERANK
+            if any(self._quietly(plugin, checkpoint, other) for plugin in self.families):
+                return UnknownFamily(_wrong_task(checkpoint, task))
         installed = {plugin.name for plugin in self.families}
         for name in catalog.families():
             if name not in installed and catalog.serves(name, checkpoint, task):
                 line = catalog.install_line(name)
                 return MissingPlugin(f"{what} is served by family {name!r}, which is not installed: {line}")
-        if task is not None:
-            other = Task.EMBED if task is Task.RERANK else Task.RERANK
-            if any(self._quietly(plugin, checkpoint, other) for plugin in self.families):
-                return UnknownFamily(_wrong_task(checkpoint, task))
         if task is Task.RERANK:
             return UnknownFamily(f"Unsupported reranker model type: {what} in {checkpoint.path}")
         if task is Task.EMBED and checkpoint.pooling_folder is None:

@@ -9,12 +9,11 @@ from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from theodolite.errors import CheckpointError, RequestError
 
 if TYPE_CHECKING:
+    import jinja2
+
     from theodolite.checkpoint import Checkpoint
     from theodolite.tokenize import Tokenizer
 
@@ -34,6 +33,8 @@ class Template:
     """
 
     def __init__(self, source: str, where: str) -> None:
+        import jinja2
+
         self.where = where
         try:
             self._template = _compile(source)
@@ -77,6 +78,8 @@ class Template:
 
 @lru_cache(maxsize=16)
 def _compile(source: str) -> jinja2.Template:
+    from jinja2.sandbox import ImmutableSandboxedEnvironment  # here, so that looking for families does not import it
+
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
@@ -87,6 +90,8 @@ def _compile(source: str) -> jinja2.Template:
 
 
 def _raise(message: str) -> None:
+    import jinja2
+
     raise jinja2.TemplateError(message)
 
 

@@ -1,0 +1,163 @@
+"""What an embedder does between the stages: batches, norms, dimensions, bad numbers, bad inputs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+import theodolite
+from theodolite import embedder as module
+from theodolite.errors import InvalidResult, RequestError, Unsupported
+from theodolite.values import Embeddings, Row
+
+TEXTS = ["the cat sat on a mat", "rain", "what falls over the hills is rain", "query"]
+
+
+@pytest.fixture
+def embedder(write) -> theodolite.Embedder:
+    return theodolite.load(write())
+
+
+def test_any_batch_size_gives_the_same_vectors(embedder) -> None:
+    texts = [text * (i % 5 + 1) for i, text in enumerate(TEXTS * 6)]
+    alone = embedder.embed(texts, batch_size=1).vectors
+    for batch_size in (2, 7, 100):
+        np.testing.assert_allclose(embedder.embed(texts, batch_size=batch_size).vectors, alone, atol=1e-5)
+
+
+def test_batches_are_sorted_bounded_and_complete(embedder) -> None:
+    rows = [Row(tuple(range(1 + 37 * i % 900)), image=object() if i == 5 else None) for i in range(60)]
+    batches = list(embedder.batches(rows, batch_size=16))
+    assert sorted(i for batch in batches for i in batch) == list(range(60))
+    assert [5] in batches
+    for batch in batches:
+        lengths = [len(rows[i].input_ids) for i in batch]
+        assert len(batch) <= 16
+        assert len(batch) * max(lengths) <= 16_384
+        assert lengths == sorted(lengths, reverse=True)
+
+
+def test_texts_tokens_and_counts(embedder) -> None:
+    [row] = embedder.encode([module.as_item("the cat sat")])
+    made = embedder.embed(["the cat sat", list(row.input_ids)])
+    assert made.prompt_tokens == 2 * len(row.input_ids)
+    np.testing.assert_allclose(made.vectors[0], made.vectors[1], atol=1e-6)
+    assert np.asarray(made).shape == (2, 64)
+    assert made.vectors.dtype == np.float32
+
+
+def test_dimensions_keep_the_first_components_and_normalize_again(embedder) -> None:
+    whole = embedder.embed(TEXTS).vectors
+    cut = embedder.embed(TEXTS, dimensions=10).vectors
+    first = whole[:, :10].astype(np.float64)
+    np.testing.assert_allclose(cut, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-6)
+    for bad in (0, -1, 65):
+        with pytest.raises(RequestError, match=f"between 1 and 64 for this model, got {bad}"):
+            embedder.embed(TEXTS, dimensions=bad)
+
+
+@pytest.mark.parametrize(
+    ("p", "size"),
+    [
+        (1, lambda v: np.abs(v).sum()),
+        (2, lambda v: math.sqrt((v * v).sum())),
+        (3, lambda v: (np.abs(v) ** 3).sum() ** (1 / 3)),
+        (40, lambda v: (np.abs(v) ** 40).sum() ** (1 / 40)),
+        (0, lambda v: np.abs(v).max() / 32760),
+        (-1, lambda v: 1.0),
+    ],
+)
+def test_norms(embedder, p, size) -> None:
+    raw = embedder.embed(TEXTS, embd_normalize=-1).vectors.astype(np.float64)
+    found = embedder.embed(TEXTS, embd_normalize=p).vectors
+    for row, vector in zip(raw, found, strict=True):
+        np.testing.assert_allclose(vector, row / size(row), rtol=2e-5)
+    zeros = np.zeros((2, 5), np.float32)
+    np.testing.assert_array_equal(module.normalize(zeros, p), zeros)
+    with pytest.raises(RequestError, match="embd_normalize"):
+        embedder.embed(TEXTS, embd_normalize=-2)
+
+
+def test_config_can_turn_normalization_off(write, embedder) -> None:
+    raw = theodolite.load(write({"normalize": False})).embed(TEXTS).vectors
+    np.testing.assert_allclose(raw, embedder.embed(TEXTS, embd_normalize=-1).vectors, atol=1e-6)
+
+
+def poisoned(folder: Path, token: int) -> theodolite.Embedder:
+    """One token whose row is not a number (case D05)."""
+    tensors = mx.load(str(folder / "model.safetensors"))
+    table = np.array(tensors["embeddings.word_embeddings.weight"])
+    table[token] = np.nan
+    tensors["embeddings.word_embeddings.weight"] = mx.array(table)
+    mx.eval(tensors)
+    mx.save_safetensors(str(folder / "model.safetensors"), tensors)
+    return theodolite.load(folder)
+
+
+@pytest.mark.parametrize("norm", [None, -1, 0, 1, 2, 5])
+def test_what_is_no_number_is_an_error_and_nothing_else_suffers(write, norm) -> None:
+    folder = write()
+    token = theodolite.load(folder).tokenizer.id_of("rain")
+    embedder = poisoned(folder, token)
+    for texts in (["rain"], ["the cat", "rain"]):
+        with pytest.raises(InvalidResult):
+            embedder.embed(texts, embd_normalize=norm)
+    assert np.isfinite(embedder.embed(["the cat"], embd_normalize=norm).vectors).all()
+
+
+@pytest.mark.parametrize("bad", [[""], [], "a text", [None], [3], [{}], ["ok", ""]])
+def test_bad_inputs_are_request_errors(embedder, bad) -> None:
+    with pytest.raises(RequestError):
+        embedder.embed(bad)
+
+
+def test_an_image_for_a_text_model_names_its_place(embedder) -> None:
+    from PIL import Image
+
+    with pytest.raises(RequestError, match=r"input\[1\] is an image"):
+        embedder.embed(["a text", Image.new("RGB", (4, 4))])
+
+
+def test_max_length_only_lowers_and_what_is_cut_is_counted(write) -> None:
+    assert theodolite.load(write(), max_length=1000).max_length == 24
+    short = theodolite.load(write(), max_length=5)
+    made = short.embed(["the cat sat on a mat"])
+    assert made.prompt_tokens == 5
+    assert made.truncated == 3
+
+
+def test_multi_vector_results_are_no_array() -> None:
+    made = Embeddings([np.zeros((2, 3)), np.zeros((1, 3))], 3)
+    assert len(made) == 2
+    with pytest.raises(ValueError, match="multi-vector"):
+        np.asarray(made)
+
+
+def test_pooling_that_a_family_fixes_cannot_be_chosen(write, monkeypatch, caplog) -> None:
+    from theodolite.checkpoint import Checkpoint
+    from theodolite.engine import resolve_pooling
+    from theodolite.values import Fit, Pooling, Profile
+
+    fixed = Profile(family="own", fit=Fit.EXACT, vocab_size=1, dim=1, pooling=Pooling.CLS, pooling_fixed=True)
+    checkpoint = Checkpoint(write())
+    with pytest.raises(Unsupported, match="own"):
+        resolve_pooling(checkpoint, fixed, "mean")
+    monkeypatch.setenv("THEODOLITE_EMBEDDING_POOLING", "mean")
+    assert resolve_pooling(checkpoint, fixed) is Pooling.CLS
+    assert "ignored" in caplog.text
+
+
+def test_the_buffer_pool_is_bounded_while_lengths_change(embedder) -> None:
+    """Case D03, in small: new lengths never hit the pool, so without a bound it only grows."""
+    from theodolite.engine import CACHE_LIMIT
+
+    embedder.embed(TEXTS)
+    active = mx.get_active_memory()
+    for i in range(60):
+        embedder.embed([("the cat " * (1 + (7 * i + j) % 11)) for j in range(1 + i % 16)])
+        assert mx.get_cache_memory() <= CACHE_LIMIT
+    assert mx.get_active_memory() <= active * 1.01 + 1_000_000

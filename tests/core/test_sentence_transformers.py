@@ -1,0 +1,60 @@
+"""Every module and key of the side files is applied, refused by name, or known to do nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import theodolite
+from theodolite.errors import CheckpointError, RequestError, Unsupported
+
+BASE = "sentence_transformers.models."
+
+
+def modules(*names: str) -> list[dict[str, object]]:
+    entries = [("", "Transformer"), ("1_Pooling", "Pooling"), *((f"{i}_{n}", n) for i, n in enumerate(names, 2))]
+    return [{"idx": i, "name": str(i), "path": path, "type": BASE + name} for i, (path, name) in enumerate(entries)]
+
+
+@pytest.mark.parametrize("name", ["Dense", "LSTM", "CNN", "BoW", "WeightedLayerPooling", "LayerNorm", "Router"])
+def test_a_module_that_nobody_applies_is_refused_by_name(write, name) -> None:
+    with pytest.raises(Unsupported, match=name):
+        theodolite.load(write(files={"modules.json": modules(name)}))
+
+
+def test_modules_without_effect(write) -> None:
+    plain = theodolite.load(write()).embed(["the cat"]).vectors
+    for extra in (("Normalize",), ("Dropout",), ()):
+        found = theodolite.load(write(files={"modules.json": modules(*extra)})).embed(["the cat"]).vectors
+        np.testing.assert_array_equal(found, plain)
+
+
+def test_a_pooling_width_that_is_not_the_models(write) -> None:
+    files = {"1_Pooling/config.json": {"pooling_mode": "mean", "word_embedding_dimension": 63}}
+    with pytest.raises(CheckpointError, match="63"):
+        theodolite.load(write(files=files))
+
+
+@pytest.fixture
+def prompted(write) -> theodolite.Embedder:
+    side = {"prompts": {"query": "query ", "document": "passage "}, "default_prompt_name": "query"}
+    return theodolite.load(write(files={"config_sentence_transformers.json": side}))
+
+
+def test_prompts_are_used_by_name_and_never_by_default(prompted, caplog) -> None:
+    text = "the cat"
+    plain, named, spelled = (
+        prompted.embed([text]).vectors[0],
+        prompted.embed([text], prompt_name="query").vectors[0],
+        prompted.embed(["query the cat"]).vectors[0],
+    )
+    np.testing.assert_array_equal(named, spelled)
+    assert np.abs(plain - named).max() > 1e-3
+    np.testing.assert_array_equal(prompted.embed_query(text), named)
+    document = prompted.embed(["passage the cat"]).vectors[0]
+    np.testing.assert_array_equal(prompted.embed_document(text), document)
+
+
+def test_an_unknown_prompt_lists_those_there_are(prompted) -> None:
+    with pytest.raises(RequestError, match="document, query"):
+        prompted.embed(["the cat"], prompt_name="nonsense")

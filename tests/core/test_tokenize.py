@@ -1,0 +1,163 @@
+"""Tokens: what is baked in is taken out, ids are checked before they reach a table, templates survive truncation."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tokenizers
+
+import theodolite
+from theodolite import tokenize
+from theodolite.checkpoint import Checkpoint
+from theodolite.errors import RequestError
+from theodolite.tokenize import Tokenizer
+from theodolite.values import Prompt, TokenItem
+
+LIMIT, VOCABULARY = 8, 1000
+
+
+@pytest.fixture
+def tokenizer(write) -> Tokenizer:
+    return Tokenizer(Checkpoint(write()))
+
+
+def encode(tokenizer: Tokenizer, prompt: Prompt, limit: int = LIMIT) -> tokenize.Row:
+    [row] = tokenize.rows(tokenizer, [prompt], limit, VOCABULARY)
+    return row
+
+
+def test_baked_padding_and_truncation_are_taken_out(write) -> None:
+    folder = write()
+    plain = Tokenizer(Checkpoint(folder)).encode("the cat sat on a mat")
+    baked = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    baked.enable_padding(length=128)
+    baked.enable_truncation(4)
+    baked.save(str(folder / "tokenizer.json"))
+    assert Tokenizer(Checkpoint(folder)).encode("the cat sat on a mat") == plain
+    assert len(plain) == 8
+
+
+def test_truncation_keeps_the_trailing_special_token(tokenizer: Tokenizer) -> None:
+    whole = tokenizer.encode("the cat sat on a mat and more rain")
+    row = encode(tokenizer, Prompt(text="the cat sat on a mat and more rain"))
+    assert list(row.input_ids) == whole[: LIMIT - 1] + whole[-1:]
+    assert row.truncated == len(whole) - LIMIT
+    assert row.prompt_tokens == LIMIT
+
+
+def test_a_special_token_spelled_in_a_text_is_not_the_trailing_one(tokenizer: Tokenizer) -> None:
+    row = encode(tokenizer, Prompt(text="the cat [SEP] sat [SEP] on a mat [SEP]"))
+    assert row.input_ids[-1] == tokenizer.id_of("[SEP]")
+    assert list(row.input_ids[:3]) == tokenizer.encode("the cat [SEP]")[:3]
+
+
+def test_token_ids_are_cut_from_the_right_verbatim(tokenizer: Tokenizer) -> None:
+    row = encode(tokenizer, Prompt(ids=tuple(range(20, 40))))
+    assert row.input_ids == tuple(range(20, 28))
+    assert row.truncated == 12
+
+
+def test_prefix_and_suffix_survive(tokenizer: Tokenizer) -> None:
+    prompt = Prompt(text="cat " * 50, prefix="query", suffix="rain", special_tokens=False)
+    row = encode(tokenizer, prompt)
+    assert row.input_ids[0] == tokenizer.id_of("query")
+    assert row.input_ids[-1] == tokenizer.id_of("rain")
+    assert len(row.input_ids) == LIMIT
+    whole = encode(tokenizer, Prompt(text="cat", prefix="query", suffix="rain"))
+    assert list(whole.input_ids) == tokenizer.encode("query cat rain")
+    with pytest.raises(RequestError, match="max_length is 2"):
+        encode(tokenizer, prompt, limit=2)
+
+
+def test_literal_text_cannot_smuggle_special_tokens(tokenizer: Tokenizer) -> None:
+    separator = tokenizer.id_of("[SEP]")
+    assert separator in tokenizer.encode("a [SEP] b", special_tokens=False)
+    assert separator not in tokenizer.encode("a [SEP] b", special_tokens=False, literal=True)
+    assert separator in tokenizer.encode("a [SEP] b", special_tokens=False)  # the setting is no state
+
+
+@pytest.mark.parametrize("limit", range(4, 14))
+def test_pairs_are_cut_longest_first(tokenizer: Tokenizer, limit: int) -> None:
+    """Against the rule written out: drop from the longer side; a tie drops from the side that started shorter."""
+    query, document = "the cat sat on a", "rain falls over the hills and mat"
+    left, right = (tokenizer.encode(text, special_tokens=False) for text in (query, document))
+    a, b, room = len(left), len(right), limit - 3
+    first_longer = a > b
+    while a + b > room:
+        if a > b or (a == b and not first_longer):
+            a -= 1
+        else:
+            b -= 1
+    cls, sep = tokenizer.id_of("[CLS]"), tokenizer.id_of("[SEP]")
+    row = encode(tokenizer, Prompt(text=query, pair=document), limit)
+    assert list(row.input_ids) == [cls, *left[:a], sep, *right[:b], sep]
+    assert row.token_type_ids == (0,) * (a + 2) + (1,) * (b + 1)
+
+
+def test_a_pair_without_room_is_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(RequestError, match="no room"):
+        encode(tokenizer, Prompt(text="cat", pair="mat"), limit=3)
+
+
+@pytest.mark.parametrize("ids", [(-1,), (1, -7), (VOCABULARY,), (3, 10**9)])
+def test_ids_outside_the_table_never_reach_it(tokenizer: Tokenizer, ids) -> None:
+    with pytest.raises(RequestError, match=r"input\[0\]"):
+        encode(tokenizer, Prompt(ids=ids))
+
+
+def test_a_word_the_table_has_no_row_for_is_refused(write) -> None:
+    """The tokenizer knows `zebra`, the model's table does not (case D01)."""
+    folder = write()
+    content = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    content.add_tokens(["zebra"])
+    content.save(str(folder / "tokenizer.json"))
+    embedder = theodolite.load(folder)
+    with pytest.raises(RequestError, match="zebra"):
+        embedder.embed(["the cat", "a zebra"])
+    assert len(embedder.embed(["the cat"])) == 1
+
+
+@pytest.mark.parametrize("bad", [[True], [1.5], ["1"], [], [[1]]])
+def test_only_whole_numbers_are_token_ids(write, bad) -> None:
+    with pytest.raises(RequestError):
+        theodolite.load(write()).embed([[5, 6], bad])
+
+
+def test_token_items_are_not_given_special_tokens(write) -> None:
+    embedder = theodolite.load(write())
+    [row] = embedder.encode([TokenItem((7, 8))])
+    assert row.input_ids == (7, 8)
+
+
+def test_lone_surrogates_are_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(RequestError, match="surrogate at character 2"):
+        encode(tokenizer, Prompt(text="ab\ud800"))
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_do_lower_case_lowers_and_never_unlowers(write, asked: bool) -> None:
+    """Case D06: true lowers although the tokenizer is cased; false does not switch off its own lowering."""
+    folder = write(files={"sentence_bert_config.json": {"do_lower_case": asked}})
+    content = json.loads((folder / "tokenizer.json").read_text())
+    if asked:
+        content["normalizer"] = None
+        (folder / "tokenizer.json").write_text(json.dumps(content))
+    embedder = theodolite.load(folder)
+    upper, lower = embedder.embed(["THE CAT SAT", "the cat sat"]).vectors
+    assert abs(upper - lower).max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("config", "token"),
+    [
+        ({"pad_token": "[PAD]"}, "[PAD]"),
+        ({"pad_token": {"content": "[MASK]"}}, "[MASK]"),
+        ({"pad_token": None, "eos_token": "[SEP]"}, "[SEP]"),
+        ({"pad_token": "no such token", "eos_token": "[SEP]"}, "[SEP]"),
+        ({}, "[PAD]"),
+    ],
+)
+def test_the_pad_token(write, config, token) -> None:
+    tokenizer = Tokenizer(Checkpoint(write(files={"tokenizer_config.json": config})))
+    assert tokenizer.pad_id == tokenizer.id_of(token)
