@@ -7,7 +7,7 @@ speeds up every family at once. The table is chosen once, when the first model i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,21 +60,27 @@ def attention(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Mask | 
         written = None if mask is None else mask.additive(q.dtype)
         return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=written)
     blocks = []
-    for first in range(0, length, QUERY_BLOCK):
-        last = min(first + QUERY_BLOCK, length)
-        keys, part = slice(0, length), None
-        if mask is not None:
-            low = 0 if mask.window is None else max(0, first - mask.window + 1)
-            high = length if mask.window is None else min(length, last + mask.window - 1)
-            keys = slice(low, min(high, last) if mask.causal else high)
-            part = mask.block(first, last, q.dtype, keys=keys)
+    for rows, keys in spans(length, mask):
+        part = None if mask is None else mask.block(rows.start, rows.stop, q.dtype, keys=keys)
         block = mx.fast.scaled_dot_product_attention(
-            q[:, :, first:last], k[:, :, keys], v[:, :, keys], scale=scale, mask=part
+            q[:, :, rows], k[:, :, keys], v[:, :, keys], scale=scale, mask=part
         )
         if device() == "cpu":
             mx.eval(block)  # else the lazy graph keeps the scores of all blocks alive together
         blocks.append(block)
     return mx.concatenate(blocks, axis=2)
+
+
+def spans(length: int, mask: Mask | None) -> Iterator[tuple[slice, slice]]:
+    """Blocks of queries, each with the keys that its queries may see."""
+    for first in range(0, length, QUERY_BLOCK):
+        last = min(first + QUERY_BLOCK, length)
+        keys = slice(0, length)
+        if mask is not None:
+            low = 0 if mask.window is None else max(0, first - mask.window + 1)
+            high = length if mask.window is None else min(length, last + mask.window - 1)
+            keys = slice(low, min(high, last) if mask.causal else high)
+        yield slice(first, last), keys
 
 
 def layer_norm(x: mx.array, weight: mx.array | None, bias: mx.array | None, eps: float) -> mx.array:

@@ -7,6 +7,7 @@ wheel. The arrays share memory, so nothing is copied on the way in.
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import mlx.core as mx
 import numpy as np
@@ -15,12 +16,17 @@ from theodolite.hookspecs import hookimpl
 from theodolite.nn import kernels as tables
 from theodolite.nn.kernels import Kernels
 
+if TYPE_CHECKING:
+    from theodolite.nn.masks import Mask
+
 PRIORITY = 10
+SCORES = 1024 * 1024
+"""Scores of attention held at once, as many as stay in a cache (4 MB)."""
 
 
 @hookimpl
 def kernels(device: str) -> Kernels | None:
-    return Kernels(name="numpy", priority=PRIORITY, linear=linear) if usable(device) else None
+    return Kernels(name="numpy", priority=PRIORITY, linear=linear, attention=attention) if usable(device) else None
 
 
 def usable(device: str) -> bool:
@@ -37,3 +43,28 @@ def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None, act: str
         product += np.asarray(bias)
     y = mx.array(product).reshape(*x.shape[:-1], weight.shape[0])
     return tables.active.activation(y, act) if act else y
+
+
+def attention(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Mask | None) -> mx.array:
+    """`theodolite.nn.kernels.attention` for float32; other types go to MLX."""
+    if q.dtype != mx.float32:
+        return tables.attention(q, k, v, scale, mask)
+    batch, heads, length, width = q.shape
+    groups = k.shape[1]
+    queries = np.asarray(q).reshape(batch * groups, heads // groups, length, width)
+    keys, values = (np.asarray(t).reshape(batch * groups, 1, length, -1) for t in (k, v))
+    out = np.empty((*queries.shape[:-1], values.shape[-1]), np.float32)
+    for rows, seen in tables.spans(length, mask):
+        added = None if mask is None else np.asarray(mask.block(rows.start, rows.stop, keys=seen))  # [B, 1, 1 | Q, K]
+        step = max(1, SCORES // (heads // groups * (rows.stop - rows.start) * (seen.stop - seen.start)))
+        for first in range(0, batch * groups, step):
+            some = slice(first, first + step)
+            scores = queries[some, :, rows] @ keys[some, :, seen].swapaxes(-1, -2)  # [n, H / KV, Q, K]
+            scores *= scale
+            if added is not None:
+                scores += added[np.arange(batch * groups)[some] // groups]
+            scores -= scores.max(axis=-1, keepdims=True)
+            np.exp(scores, out=scores)
+            scores /= scores.sum(axis=-1, keepdims=True)
+            np.matmul(scores, values[some, :, seen], out=out[some, :, rows])
+    return mx.array(out.reshape(batch, heads, length, -1))
