@@ -1,4 +1,4 @@
-"""Each client as its users call it; what it returns is compared with a plain request to /v1/embeddings or /v1/rerank."""
+"""Each client as its users call it; its answers are compared with a plain request to /v1/embeddings or /v1/rerank."""
 
 from __future__ import annotations
 
