@@ -115,7 +115,7 @@ def test_a_part_of_a_packed_layer_that_is_missing(write, lost: str) -> None:
         return made
 
     rewrite(folder, torn)
-    with pytest.raises(CheckpointError, match=f"encoder.layer.0.output.dense.*{lost}|{lost}"):
+    with pytest.raises(CheckpointError, match=rf"output\.dense\.{lost}"):
         theodolite.load(folder)
 
 

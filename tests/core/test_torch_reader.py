@@ -90,8 +90,7 @@ def archive(file: Path, value: Any, storages: dict[str, bytes], byteorder: bytes
 def legacy(file: Path, value: Any, storages: dict[str, np.ndarray]) -> Path:
     system = {"protocol_version": 1001, "little_endian": True, "type_sizes": {}}
     parts = [dumps(part) for part in (0x1950A86A20F9469CFC6C, 1001, system, value, sorted(storages))]
-    for key in sorted(storages):
-        parts.append(struct.pack("<q", storages[key].size) + storages[key].tobytes())
+    parts += [struct.pack("<q", storages[key].size) + storages[key].tobytes() for key in sorted(storages)]
     file.write_bytes(b"".join(parts))
     return file
 
@@ -199,7 +198,7 @@ def test_a_view_outside_its_storage_is_refused(tmp_path: Path, view: Any, word: 
 def test_files_that_are_no_checkpoint(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "pytorch_model.bin"
     file.write_bytes(content)
-    with pytest.raises(CheckpointError, match="pytorch_model.bin"):
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin"):
         torch_reader.read(file)
 
 
@@ -207,7 +206,7 @@ def test_half_a_file_is_refused(tmp_path: Path) -> None:
     whole = archive(tmp_path / "a.bin", VIEWS, {"0": FLAT.tobytes()}).read_bytes()
     for share in (0.2, 0.5, 0.9):
         (tmp_path / "half.bin").write_bytes(whole[: int(len(whole) * share)])
-        with pytest.raises(CheckpointError, match=r"half.bin"):
+        with pytest.raises(CheckpointError, match=r"half\.bin"):
             torch_reader.read(tmp_path / "half.bin")
 
 

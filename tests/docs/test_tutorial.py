@@ -21,8 +21,8 @@ def test_the_plugin_of_the_tutorial_passes_the_kit(tmp_path: Path) -> None:
     (tmp_path / "acme_theodolite.py").write_text(hooks)
     (tmp_path / "test_acme.py").write_text(tests)
     (tmp_path / "golden.json").write_text(golden)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)]
-    made = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    made = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert made.returncode == 0, made.stdout[-3000:]
     assert re.search(r"\d\d passed", made.stdout)
 

@@ -203,9 +203,7 @@ def test_cohere_v2(server: Server, vectors: np.ndarray, scores: np.ndarray) -> N
     client = cohere.ClientV2(api_key="none", base_url=server.url)
     reply = client.rerank(query=QUERY, documents=TEXTS, model=server.reranker, top_n=2)
     ordered([(row.index, row.relevance_score) for row in reply.results], scores, 2)
-    embedded = client.embed(
-        texts=TEXTS, model=server.embedder, input_type="search_document", embedding_types=["float"]
-    )
+    embedded = client.embed(texts=TEXTS, model=server.embedder, input_type="search_document", embedding_types=["float"])
     same(embedded.embeddings.float_, vectors)
 
 

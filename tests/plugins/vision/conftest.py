@@ -1,4 +1,4 @@
-"""Writes the tiny checkpoints of `tiny.py` for the tests of this folder."""
+"""Tiny checkpoints of the vision-language families, and the drawing that their references saw."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from pathlib import Path
 
 import pytest
 
-spec = importlib.util.spec_from_file_location("vision_tiny", Path(__file__).parent / "tiny.py")
-assert spec is not None
-assert spec.loader is not None
-tiny = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(tiny)
+from theodolite.testing import tiny
+
+HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
 def picture():
-    """``picture(width, height, phase)``: the drawing that the references saw."""
-    return tiny.picture
+    """``picture(width, height, phase)``."""
+    spec = importlib.util.spec_from_file_location("pictures", HERE / "pictures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    pictures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pictures)
+    return pictures.picture
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +30,7 @@ def checkpoint(tmp_path_factory):
 
     def get(name: str) -> tuple[Path, dict]:
         if name not in made:
-            golden = tiny.read(name)
+            golden = tiny.read(HERE / "golden" / f"{name}.json")
             made[name] = tiny.write(tmp_path_factory.mktemp(name), golden), golden
         return made[name]
 
