@@ -229,3 +229,28 @@ async def test_files_are_read_below_the_media_path_only(tmp_path: Path) -> None:
         with pytest.raises(RequestError) as caught:
             await media.load(url, "x")
         assert str(tmp_path) not in str(caught.value)
+
+
+async def test_a_body_that_never_ends_is_given_up(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import asyncio
+
+    from theodolite_server import body as reader
+
+    monkeypatch.setattr(reader, "SECONDS", 0.2)
+
+    async def slow() -> Any:
+        for _ in range(40):
+            yield b" "
+            await asyncio.sleep(0.05)
+
+    status, answer = await send(client, slow())
+    assert (status, "did not arrive" in answer["error"]["message"]) == (400, True)
+    assert (await send(client, body(input="rain")))[0] == 200
+
+
+async def test_more_images_than_a_request_may_hold() -> None:
+    from theodolite.errors import RequestError
+    from theodolite_server.routes.embeddings import loaded
+
+    with pytest.raises(RequestError, match="at most 16 images"):
+        await loaded(None, [("data:,", "input[0]", "")] * 17)  # type: ignore[arg-type]
