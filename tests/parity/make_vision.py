@@ -45,7 +45,9 @@ picture = module("pictures", GOLDEN.parent / "pictures.py").picture
 torch.set_grad_enabled(False)
 TOKENIZERS = {
     "qwen": {
-        "special": ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
+        "special": [
+            "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
+        ]
     },
     "smollm": {
         "special": [

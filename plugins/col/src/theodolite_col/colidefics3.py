@@ -86,7 +86,6 @@ def detect(checkpoint: Checkpoint) -> Profile | None:
     if checkpoint.architecture != "ColIdefics3":
         return None
     config = checkpoint.config
-    late_interaction.check_tokens(checkpoint, image_token_id=config.get("image_token_id"))
     return Profile(
         family="colidefics3",
         fit=Fit.ARCHITECTURE,
@@ -101,7 +100,9 @@ def detect(checkpoint: Checkpoint) -> Profile | None:
 
 @hookimpl
 def build(checkpoint: Checkpoint) -> mlx_nn.Module:
-    Processor.of(checkpoint)  # a folder that cannot see is refused now, not at the first page
+    # a folder that cannot see is refused now, not at the first page
+    Processor.of(checkpoint)
+    late_interaction.check_tokens(checkpoint, image_token_id=checkpoint.config.get("image_token_id"))
     return ColIdefics3(checkpoint)
 
 

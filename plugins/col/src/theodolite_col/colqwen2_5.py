@@ -44,9 +44,7 @@ def inner(checkpoint: Checkpoint) -> dict[str, Any]:
 def text_config(checkpoint: Checkpoint) -> decoder.Config:
     """The decoder's settings: a ``text_config`` block, or in older exports the whole config.json."""
     config = inner(checkpoint)
-    text = decoder.Config.of({"model_type": "qwen2_5_vl_text", **(config.get("text_config") or config)})
-    qwen_vision.check(text, checkpoint.path / "config.json")
-    return text
+    return decoder.Config.of({"model_type": "qwen2_5_vl_text", **(config.get("text_config") or config)})
 
 
 class ColQwen2_5(mlx_nn.Module):
@@ -78,7 +76,6 @@ def detect(checkpoint: Checkpoint) -> Profile | None:
     config = inner(checkpoint)
     if (found := config.get("model_type")) != "qwen2_5_vl":
         raise CheckpointError(f"{checkpoint.path / 'config.json'}: a qwen2_5_vl model was expected, not {found!r}")
-    late_interaction.check_tokens(checkpoint, image_token_id=config.get("image_token_id"))
     return Profile(
         family="colqwen2_5",
         fit=Fit.ARCHITECTURE,
@@ -93,7 +90,10 @@ def detect(checkpoint: Checkpoint) -> Profile | None:
 
 @hookimpl
 def build(checkpoint: Checkpoint) -> mlx_nn.Module:
-    process(checkpoint)  # a folder that cannot see is refused now, not at the first page
+    # a folder that cannot see is refused now, not at the first page
+    process(checkpoint)
+    qwen_vision.check(text_config(checkpoint), checkpoint.path / "config.json")
+    late_interaction.check_tokens(checkpoint, image_token_id=inner(checkpoint).get("image_token_id"))
     return ColQwen2_5(checkpoint)
 
 

@@ -43,14 +43,17 @@ class Config:
                 raise CheckpointError(f"{checkpoint.path / 'config.json'}: {key} is missing")
         if not isinstance(config.get("image_token_id"), int):
             raise CheckpointError(f"{checkpoint.path / 'config.json'}: image_token_id should be a token id")
-        text, eye = decoder.Config.of(config["text_config"]), tower.Config.of(config["vision_config"])
-        qwen_vision.check(text, checkpoint.path / "config.json")
-        if eye.out_hidden_size != text.hidden_size:
-            raise CheckpointError(
-                f"{checkpoint.path / 'config.json'}: the tower gives {eye.out_hidden_size} features a token, "
-                f"the decoder takes {text.hidden_size}"
-            )
-        return cls(text, eye)
+        return cls(decoder.Config.of(config["text_config"]), tower.Config.of(config["vision_config"]))
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Refuse halves that do not fit each other.
+
+        :raises CheckpointError: naming what does not.
+        """
+        where, seen, taken = checkpoint.path / "config.json", self.vision.out_hidden_size, self.text.hidden_size
+        qwen_vision.check(self.text, where)
+        if seen != taken:
+            raise CheckpointError(f"{where}: the tower gives {seen} features a token, the decoder takes {taken}")
 
 
 class Qwen3VL(mlx_nn.Module):

@@ -43,7 +43,9 @@ def build(checkpoint: Checkpoint) -> mlx_nn.Module:
     chat = Template.of(checkpoint, *prompts.CHAT_TEMPLATES)
     chat.render([prompts.system(""), {"role": "user", "content": prompts.content(TextItem(""), "text")}])
     QwenProcessor.of(checkpoint, checkpoint.config["vision_config"], prompts.PATCH_SIZE)
-    return qwen3_vl.Qwen3VL(qwen3_vl.Config.of(checkpoint))
+    config = qwen3_vl.Config.of(checkpoint)
+    config.check(checkpoint)
+    return qwen3_vl.Qwen3VL(config)
 
 
 @hookimpl

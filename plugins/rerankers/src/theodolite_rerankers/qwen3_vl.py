@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 TEMPLATE = "additional_chat_templates/reranker.jinja"
 ANSWERS = "1_LogitScore/config.json"
 BATCH_SIZE = 2
+TRUNK = ("language_model.", "visual.")
 
 
 class Reranker(mlx_nn.Module):
@@ -31,7 +32,7 @@ class Reranker(mlx_nn.Module):
 
     def __init__(self, config: trunk.Config) -> None:
         super().__init__()
-        self.trunk = trunk.Qwen3VL(config)
+        self.model = trunk.Qwen3VL(config)
         self.score = nn.Linear(config.text.hidden_size, 2, bias=False)
 
 
@@ -61,7 +62,9 @@ def build(checkpoint: Checkpoint) -> mlx_nn.Module:
     text = TextItem("text")
     Template.of(checkpoint, TEMPLATE).render(messages(Pair(text, text))([text.text, text.text]))
     QwenProcessor.of(checkpoint, checkpoint.config["vision_config"], prompts.PATCH_SIZE)
-    return Reranker(trunk.Config.of(checkpoint))
+    config = trunk.Config.of(checkpoint)
+    config.check(checkpoint)
+    return Reranker(config)
 
 
 @hookimpl
@@ -71,7 +74,8 @@ def sanitize(checkpoint: Checkpoint, weights: dict[str, mx.array]) -> dict[str, 
     head = "lm_head." if any(name.startswith("lm_head.") for name in found) else "language_model.embed_tokens."
     answers = mx.array(answer_ids(checkpoint))
     score = {name.replace(head, "score."): tensor[answers] for name, tensor in found.items() if name.startswith(head)}
-    return score | {f"trunk.{name}": tensor for name, tensor in found.items() if not name.startswith("lm_head.")}
+    kept = {name: tensor for name, tensor in found.items() if not name.startswith(("lm_head.", "score."))}
+    return score | {f"model.{name}" if name.startswith(TRUNK) else name: tensor for name, tensor in kept.items()}
 
 
 def answer_ids(checkpoint: Checkpoint) -> list[int]:
@@ -121,7 +125,7 @@ def prompt(
 
 @hookimpl
 def forward(model: Reranker, batch: Batch) -> mx.array:
-    hidden: mx.array = model.trunk(batch)
+    hidden: mx.array = model.model(batch)
     return hidden
 
 
