@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ async def test_token_ids_are_verbatim(client: Any, folders: Path) -> None:
     rows = (await post(client, {"input": ids}))["data"]
     wanted = theodolite.load(folders / "bert").embed(ids)
     np.testing.assert_allclose([row["embedding"] for row in rows], np.asarray(wanted), atol=1e-6)
-    assert (await post(client, {"input": ids[0]}))["data"][0]["embedding"] == pytest.approx(rows[0]["embedding"])
+    alone = (await post(client, {"input": ids[0]}))["data"]
+    np.testing.assert_allclose(alone[0]["embedding"], rows[0]["embedding"], atol=1e-6)
     answer = await post(client, {"input": [[7] * 100]})
     assert answer["usage"]["prompt_tokens"] == 64
 
@@ -172,3 +174,28 @@ async def test_numbers_that_are_none_are_a_500(start: Any, folders: Path, option
         assert error["message"] == "embedding inference returned an invalid numeric result"
         assert error["type"] == "server_error"
     await post(client, {"input": ["rain", "cat"], **options})
+
+
+async def test_many_vectors_per_input_have_a_shape_in_base64() -> None:
+    from theodolite.values import Embeddings
+    from theodolite_server import jsons
+    from theodolite_server.routes.embeddings import response
+
+    vectors = [np.arange(6, dtype=np.float32).reshape(3, 2), np.ones((1, 2), np.float32)]
+    made, served = Embeddings(vectors, 4), type("Served", (), {"id": "col"})()
+    rows = json.loads(jsons.response(response(served, made, True)).body)["data"]
+    assert [row["shape"] for row in rows] == [[3, 2], [1, 2]]
+    np.testing.assert_array_equal(np.frombuffer(base64.b64decode(rows[0]["embedding"]), "<f4"), np.arange(6))
+    rows = json.loads(jsons.response(response(served, made, False)).body)["data"]
+    assert rows[0]["embedding"] == [[0, 1], [2, 3], [4, 5]]
+    assert "shape" not in rows[0]
+
+
+async def test_an_instruction_without_a_place_is_ignored_and_logged_once(
+    client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "theodolite.server"):
+        first = await post(client, {"input": "rain", "instruction": "search"})
+        await post(client, {"input": "rain", "instruction": "search"})
+    assert first["data"] == (await post(client, {"input": "rain"}))["data"]
+    assert caplog.text.count("no place for an instruction") == 1

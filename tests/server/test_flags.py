@@ -213,6 +213,13 @@ def test_what_the_flags_refuse(folders: Path, generator: str, fields: dict[str, 
         tasks(folders, **fields)
 
 
+def test_two_models_of_one_name_are_refused(folders: Path, tmp_path: Path) -> None:
+    twin = tmp_path / "bert"
+    twin.symlink_to(folders / "bert")
+    with pytest.raises(RequestError, match="both be called 'bert'"):
+        tasks(folders, model="bert", extra_model=(str(twin),))
+
+
 def test_a_model_that_memory_cannot_hold_is_refused(folders: Path) -> None:
     assert len(tasks(folders, model="bert", extra_model=(str(folders / "cross"),), max_loaded_mib=100)) == 2
     big = folders / "big"

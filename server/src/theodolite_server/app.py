@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,6 +15,8 @@ from theodolite_server.media import Media
 from theodolite_server.metrics import Metrics
 from theodolite_server.routes.common import CONTEXT, DIALECTS, ROUTE_TABLE, Context
 from theodolite_server.service import Service
+
+log = logging.getLogger("theodolite.server")
 
 
 def make_app(config: Config) -> web.Application:
@@ -33,8 +36,12 @@ def make_app(config: Config) -> web.Application:
     for route in routes.TABLE:
         if route.public:
             route.handler.public = True  # type: ignore[attr-defined]
-        app.router.add_route(route.method, route.path, route.handler)
-    hooks, _ = registry.hooks("theodolite.routes")
+        add = app.router.add_get if route.method == "GET" else app.router.add_post
+        add(route.path, route.handler)
+    hooks, found = registry.hooks("theodolite.routes")
+    for plugin in found:
+        if plugin.error is not None:
+            log.warning("%s did not load: %s", plugin, plugin.error)
     hooks.routes(app=app)
     app.cleanup_ctx.append(_closing)
     return app
@@ -54,7 +61,12 @@ async def _closing(app: web.Application) -> AsyncIterator[None]:
     app[CONTEXT].service.close()
 
 
-RUNNER: dict[str, Any] = {"handler_cancellation": True, "auto_decompress": False, "access_log": None}
+RUNNER: dict[str, Any] = {
+    "handler_cancellation": True,
+    "auto_decompress": False,
+    "access_log": None,
+    "keepalive_timeout": 75.0,
+}
 """How the application has to be run: a client that goes cancels its handler, and bodies come as they were sent."""
 
 

@@ -53,6 +53,8 @@ class Served:
     facts: dict[str, int] = field(default_factory=dict)
     """Parameters and bytes, known once it was loaded."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    told: bool = False
+    """Whether the log has been told that requests send an instruction which this model has no place for."""
 
     @property
     def id(self) -> str:
@@ -103,6 +105,7 @@ def plan(config: Config) -> list[Served]:
         served = _served(config, name, task)
         served.extra = True
         found.append(served)
+    _check_names(found)
     _check_memory(config, found)
     return found
 
@@ -167,6 +170,16 @@ def _check_modes(config: Config, found: list[Served]) -> None:
         )
     if config.pooling is not None and Task.EMBED not in tasks:
         raise RequestError(f"--pooling {config.pooling}: there is no embedding checkpoint that it could apply to")
+
+
+def _check_names(found: list[Served]) -> None:
+    for i, served in enumerate(found):
+        for other in found[:i]:
+            if (served.id, served.task) == (other.id, other.task):
+                raise RequestError(
+                    f"{other.asked} and {served.asked} would both be called {served.id!r}, so that a request could "
+                    "not tell them apart; rename a folder"
+                )
 
 
 def _check_memory(config: Config, found: list[Served]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from theodolite.values import Embeddings, Item, Pair, Row, Scores, TextItem, Tok
 if TYPE_CHECKING:
     from theodolite_server.models import Models, Served
 
+log = logging.getLogger("theodolite.server")
 T = TypeVar("T")
 Cut = Literal["right", "left", "refuse"]
 TIMED_OUT = "{} request timed out. Please try again later."
@@ -59,6 +61,9 @@ class Service:
         cut: Cut = "right",
     ) -> Embeddings:
         """Vectors for items; ``items`` is called once the request has its place in the queue, as images take long."""
+        if instruction and not served.engine.profile.instruction and not served.told:
+            served.told = True
+            log.info("%s has no place for an instruction: the one in requests is ignored", served.id)
         result = await self._run(served, items, instruction, cut, "Embedding")
         norm = self.models.config.embd_normalize if embd_normalize is None else embd_normalize
         return await self.off(self._vectors, served, result, dimensions, norm)
