@@ -71,11 +71,19 @@ def build(checkpoint: Checkpoint) -> mlx_nn.Module:
 def sanitize(checkpoint: Checkpoint, weights: dict[str, mx.array]) -> dict[str, mx.array]:
     """The trunk, and of the head (or of the token table it is tied to) the rows of the two answers."""
     found = trunk.renamed(checkpoint, weights)
-    head = "lm_head." if any(name.startswith("lm_head.") for name in found) else "language_model.embed_tokens."
+    head = "language_model.embed_tokens." if tied(checkpoint) else "lm_head."
     answers = mx.array(answer_ids(checkpoint))
     score = {name.replace(head, "score."): tensor[answers] for name, tensor in found.items() if name.startswith(head)}
-    kept = {name: tensor for name, tensor in found.items() if not name.startswith(("lm_head.", "score."))}
-    return score | {f"model.{name}" if name.startswith(TRUNK) else name: tensor for name, tensor in kept.items()}
+    if not score and "score.weight" not in found:
+        raise CheckpointError(f"{checkpoint.path}: tensor {head}weight is missing, from which the answer is read")
+    kept = {name: tensor for name, tensor in found.items() if not name.startswith("lm_head.")}
+    return {f"model.{name}" if name.startswith(TRUNK) else name: tensor for name, tensor in kept.items()} | score
+
+
+def tied(checkpoint: Checkpoint) -> bool:
+    """Whether the head is the token table."""
+    config = checkpoint.config
+    return bool(config.get("tie_word_embeddings", config["text_config"].get("tie_word_embeddings", False)))
 
 
 def answer_ids(checkpoint: Checkpoint) -> list[int]:
