@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -119,6 +120,44 @@ async def test_extra_models_are_loaded_when_they_are_named(start: Any, folders: 
     assert reply.status == 200
     assert [s.worker is not None for s in served] == [True, True, True]
     assert (await (await client.post("/v1/embeddings", json={"input": "rain"})).json())["model"] == "bert"
+
+
+async def test_a_load_goes_on_when_its_request_has_gone(start: Any, folders: Path, monkeypatch: Any) -> None:
+    from theodolite_server.models import Models
+
+    real = Models._engine
+
+    def slow(self: Models, served: Any) -> Any:
+        time.sleep(0.3 if served.extra else 0)
+        return real(self, served)
+
+    monkeypatch.setattr(Models, "_engine", slow)
+    client = await start(model=str(folders / "bert"), extra_model=(str(folders / "cross"),))
+    body = {"query": "a", "documents": ["b"]}
+    first = asyncio.create_task(client.post("/v1/rerank", json=body))
+    await asyncio.sleep(0.1)
+    first.cancel()
+    assert (await client.post("/v1/rerank", json=body)).status == 200
+    assert sum(thread.name == "model-cross" for thread in threading.enumerate()) == 1
+
+
+async def test_a_model_that_does_not_load_on_demand_is_a_500(start: Any, folders: Path, monkeypatch: Any) -> None:
+    from theodolite.errors import CheckpointError
+    from theodolite_server.models import Models
+
+    real = Models._engine
+
+    def broken(self: Models, served: Any) -> Any:
+        if served.extra:
+            raise CheckpointError("/secret/model.safetensors is truncated")
+        return real(self, served)
+
+    monkeypatch.setattr(Models, "_engine", broken)
+    client = await start(model=str(folders / "bert"), extra_model=(str(folders / "cross"),))
+    reply = await client.post("/v1/rerank", json={"query": "a", "documents": ["b"]})
+    assert reply.status == 500
+    assert "secret" not in await reply.text()
+    assert (await client.post("/v1/embeddings", json={"input": "rain"})).status == 200
 
 
 async def test_the_model_that_was_idle_longest_makes_room(start: Any, folders: Path, monkeypatch: Any) -> None:

@@ -23,7 +23,7 @@ from theodolite.errors import (
 from theodolite.values import Task
 from theodolite_server.config import MIB, Config
 from theodolite_server.errors import Loading
-from theodolite_server.worker import Limits, Worker
+from theodolite_server.worker import Job, Limits, Worker
 
 if TYPE_CHECKING:
     from theodolite.engine import Engine
@@ -52,7 +52,8 @@ class Served:
     used: float = 0.0
     facts: dict[str, int] = field(default_factory=dict)
     """Parameters and bytes, known once it was loaded."""
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    loading: asyncio.Task[Worker] | None = None
+    """While an extra model is being loaded; it goes on even if every request for it has gone."""
     told: bool = False
     """Whether the log has been told that requests send an instruction which this model has no place for."""
 
@@ -202,6 +203,7 @@ class Models:
     def __init__(self, config: Config, served: list[Served], metrics: Metrics) -> None:
         self.config, self.served, self.metrics = config, served, metrics
         self.ready = False
+        self._room = asyncio.Lock()
 
     async def start(self) -> None:
         """Load what is always loaded.
@@ -244,11 +246,29 @@ class Models:
             return served.worker
         if not served.extra:
             raise Loading("Loading model")
-        async with served.lock:
-            if (worker := served.worker) is None:
+        if served.loading is None:
+            served.loading = asyncio.create_task(self._load_extra(served))
+            served.loading.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(served.loading)
+
+    async def reserve(self, served: Served) -> tuple[Worker, Job]:
+        """A place in the queue of a checkpoint, loaded first where it is an extra one.
+
+        :raises Busy: if the queue is full.
+        """
+        while True:
+            worker = await self.worker(served)
+            if (job := worker.reserve()) is not None:
+                return worker, job
+            await asyncio.sleep(0)  # it is being unloaded; ask for it anew
+
+    async def _load_extra(self, served: Served) -> Worker:
+        try:
+            async with self._room:  # one at a time, so that two cannot both take the last of the memory
                 await self._make_room(served)
-                worker = await self._load(served)
-        return worker
+                return await self._load(served)
+        finally:
+            served.loading = None
 
     async def _make_room(self, served: Served) -> None:
         bound = self.config.max_loaded_mib * MIB

@@ -93,8 +93,8 @@ class Service:
         cut: Cut,
         what: str,
     ) -> Result:
-        worker = await self.models.worker(served)
-        job, engine = worker.reserve(), worker.engine
+        worker, job = await self.models.reserve(served)
+        engine = worker.engine
         stage = self.models.metrics.stage
         try:
             async with asyncio.timeout(self.models.config.timeout):
@@ -137,8 +137,9 @@ def encode(engine: Any, items: Sequence[Item], instruction: str | None, cut: Cut
         return rows
     if cut == "refuse":
         i, row = next((i, row) for i, row in enumerate(rows) if row.truncated)
+        name = "the pair of the query and documents" if isinstance(items[i], Pair) else "input"
         raise RequestError(
-            f"input[{i}] has {row.prompt_tokens + row.truncated} tokens, more than max_length "
+            f"{name}[{i}] has {row.prompt_tokens + row.truncated} tokens, more than max_length "
             f"{engine.max_length}, and truncation was refused"
         )
     for i, row in enumerate(rows):

@@ -134,12 +134,14 @@ class Worker:
         """Whether any request has a place, running ones included."""
         return self._waiting > 0 or bool(self._jobs)
 
-    def reserve(self) -> Job:
-        """A place in the queue, before the request is tokenized. Give it back by `submit` or `drop`.
+    def reserve(self) -> Job | None:
+        """A place in the queue, before the request is tokenized; None if the worker is ending. Give it back by `drop`.
 
         :raises Busy: if the queue is full.
         """
         with self._condition:
+            if self._closing:
+                return None
             if self._waiting >= self.depth:
                 raise Busy(BUSY)
             self._waiting += 1
