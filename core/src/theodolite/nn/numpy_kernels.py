@@ -46,8 +46,8 @@ def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None, act: str
 
 
 def attention(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Mask | None) -> mx.array:
-    """`theodolite.nn.kernels.attention` for float32; other types go to MLX."""
-    if q.dtype != mx.float32:
+    """`theodolite.nn.kernels.attention` for float32 over one sequence; the rest goes to MLX."""
+    if q.dtype != mx.float32 or q.shape[2] != k.shape[2]:
         return tables.attention(q, k, v, scale, mask)
     batch, heads, length, width = q.shape
     groups = k.shape[1]
