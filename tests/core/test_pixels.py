@@ -93,5 +93,5 @@ def test_text_stands_on_a_line_and_an_image_on_a_grid(tmp_path):
     assert time == [0, 1, 1, 1, 1, 1, 1, 4, 5, 5, 5, 8, 9]
     assert row == [0, 1, 1, 1, 2, 2, 2, 4, 5, 6, 7, 8, 9]
     assert column == [0, 1, 2, 3, 1, 2, 3, 4, 5, 5, 5, 8, 9]
-    with pytest.raises(ValueError, match="1 image placeholders for 2 images"):
+    with pytest.raises(CheckpointError, match="image token 9 stands 1 times in a prompt with 2 images"):
         qwen_vision.expand([9], 9, images)

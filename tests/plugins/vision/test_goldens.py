@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 
@@ -104,8 +107,6 @@ def test_the_cells_of_a_page_are_its_visual_tokens_in_reading_order(embedder, pi
 
 
 def test_adapters_and_masked_embeddings_are_refused(checkpoint, tmp_path):
-    import json
-    import shutil
 
     folder = tmp_path / "masked"
     shutil.copytree(checkpoint("colidefics3")[0], folder)
@@ -129,9 +130,25 @@ def test_adapters_and_masked_embeddings_are_refused(checkpoint, tmp_path):
     ],
 )
 def test_a_folder_without_what_an_image_needs_is_refused_at_load(checkpoint, tmp_path, name, file):
-    import shutil
 
     shutil.copytree(checkpoint(name)[0], tmp_path / "folder")
     (tmp_path / "folder" / file).unlink()
     with pytest.raises(CheckpointError, match=f"{file} is missing"):
         theodolite.load(tmp_path / "folder")
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("qwen3_vl", "image_token_id"),
+        ("colqwen2_5", "image_token_id"),
+        ("colidefics3", "image_token_id"),
+        ("nemotron_vl", "img_context_token_id"),
+    ],
+)
+def test_a_placeholder_that_the_tokenizer_does_not_write_is_an_error(checkpoint, picture, tmp_path, name, key):
+    shutil.copytree(checkpoint(name)[0], tmp_path / "folder")
+    file = tmp_path / "folder" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {key: 5}))
+    with pytest.raises(CheckpointError, match="image token 5 stands 0 times"):
+        theodolite.load(tmp_path / "folder").embed([picture(64, 64, 0.0)])

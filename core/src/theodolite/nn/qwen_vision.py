@@ -82,7 +82,8 @@ class Attention(mlx_nn.Module):
         """
         n, width = x.shape
         q, k, v = self.qkv(x).reshape(n, 3, self._heads, -1).transpose(1, 2, 0, 3)[:, None]  # [1, H, N, D / H]
-        q, k = rope.rotate(q, *turn), rope.rotate(k, *turn)
+        # angles in float32 whatever the weights are, as the references have them
+        q, k = (rope.rotate(t.astype(mx.float32), *turn).astype(t.dtype) for t in (q, k))
         scale = (width // self._heads) ** -0.5
         parts, first = [], 0
         for count, size in windows or [(1, n)]:
@@ -131,10 +132,13 @@ def check(text: decoder.Config, where: Path) -> None:
 def expand(ids: Sequence[int], image_token: int, images: Sequence[Patches]) -> list[int]:
     """Every image placeholder repeated once per visual token of its image.
 
-    :raises ValueError: if there are not as many placeholders as images.
+    :raises CheckpointError: if there are not as many placeholders as images.
     """
     if (found := list(ids).count(image_token)) != len(images):
-        raise ValueError(f"{found} image placeholders for {len(images)} images")
+        raise CheckpointError(
+            f"config.json: image token {image_token} stands {found} times in a prompt with {len(images)} images; "
+            "the tokenizer, the chat template and config.json do not fit together"
+        )
     left = iter(images)
     return [j for i in ids for j in ([i] * next(left).tokens if i == image_token else [i])]
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 import numpy as np
+
+from theodolite.errors import CheckpointError
 
 
 def pixel_shuffle(x: mx.array, side: int) -> mx.array:
@@ -15,6 +19,20 @@ def pixel_shuffle(x: mx.array, side: int) -> mx.array:
     edge = round(count**0.5) // side
     x = x.reshape(tiles, edge, side, edge, side, width).swapaxes(2, 3)
     return x.reshape(tiles, edge * edge, side * side * width)
+
+
+def slots(ids: Sequence[int], image_token: int, tokens: int) -> np.ndarray:
+    """Where an image's tokens stand in a row of ids: ``[T]``.
+
+    :raises CheckpointError: if there are not as many as the image has ``tokens``.
+    """
+    found = np.flatnonzero(np.asarray(ids) == image_token)
+    if len(found) != tokens:
+        raise CheckpointError(
+            f"config.json: image token {image_token} stands {len(found)} times in the prompt of {tokens} visual tokens; "
+            "the tokenizer and config.json do not fit together"
+        )
+    return found
 
 
 def place(embeddings: mx.array, slots: np.ndarray, features: mx.array) -> mx.array:

@@ -123,7 +123,8 @@ def prompt(checkpoint: Checkpoint, item: Item, tokenizer: Tokenizer, limit: int)
     process = Processor.of(checkpoint)
     pixels, (rows, columns) = process(item.image)
     ids = tokenizer.encode(DOCUMENT.format(process.framed(rows, columns)))
-    slots = late_interaction.page(item, ids, checkpoint.config["image_token_id"], limit)
+    tokens = len(pixels) * process.side**2
+    slots = late_interaction.page(item, ids, checkpoint.config["image_token_id"], tokens, limit)
     return Prompt(ids=tuple(ids), image=Page(pixels, slots, process.cells(slots, rows, columns)))
 
 

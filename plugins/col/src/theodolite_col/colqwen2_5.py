@@ -128,7 +128,7 @@ def prompt(checkpoint: Checkpoint, item: Item, tokenizer: Tokenizer, limit: int)
     image_token = inner(checkpoint)["image_token_id"]
     patches = process(checkpoint)(item.image)
     ids = qwen_vision.expand(tokenizer.encode(DOCUMENT), image_token, [patches])
-    slots = late_interaction.page(item, ids, image_token, limit)
+    slots = late_interaction.page(item, ids, image_token, patches.tokens, limit)
     sight = qwen_vision.vision(ids, image_token, [patches])
     return Prompt(ids=tuple(ids), image=Page(sight, slots, slots.reshape(patches.grid)))
 

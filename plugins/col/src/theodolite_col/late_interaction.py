@@ -11,7 +11,7 @@ import numpy as np
 
 from theodolite.checkpoint import Checkpoint
 from theodolite.errors import CheckpointError, RequestError, Unsupported
-from theodolite.nn import Linear
+from theodolite.nn import Linear, vision
 from theodolite.values import Batch, ImageItem, Prompt
 
 DENSE = "1_Dense"
@@ -60,16 +60,18 @@ def query(text: str, end: str) -> Prompt:
     return Prompt(text=f"Query: {text}", suffix=end * AUGMENTATION, literal=True)
 
 
-def page(item: ImageItem, ids: Sequence[int], image_token: int, limit: int) -> np.ndarray:
+def page(item: ImageItem, ids: Sequence[int], image_token: int, tokens: int, limit: int) -> np.ndarray:
     """Indices of the image's tokens in the row of a page.
 
+    :param tokens: how many there should be.
+    :raises CheckpointError: if there are others.
     :raises RequestError: for a text beside the page, which the format has no place for, or a page that does not fit.
     """
     if item.text:
         raise RequestError("this model takes an image or a text, not both in one input")
     if len(ids) > limit:
         raise RequestError(f"the image needs {len(ids)} tokens, max_length is {limit}")
-    return np.flatnonzero(np.asarray(ids) == image_token)
+    return vision.slots(ids, image_token, tokens)
 
 
 def rows(linear: Linear, hidden: mx.array, batch: Batch) -> mx.array:

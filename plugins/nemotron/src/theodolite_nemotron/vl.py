@@ -133,12 +133,11 @@ def prompt(checkpoint: Checkpoint, item: Item, tokenizer: Tokenizer, limit: int)
         raise RequestError("this model takes an image or a text, not both in one input")
     config = Config.of(checkpoint)
     pixels = Processor.of(checkpoint)(item.image)
-    tokens = (pixels.shape[1] // config.eye.patch_size // config.side) ** 2
-    ids = tokenizer.encode(DOCUMENT.format(CONTEXT * tokens * len(pixels)))
+    tokens = len(pixels) * (pixels.shape[1] // config.eye.patch_size // config.side) ** 2
+    ids = tokenizer.encode(DOCUMENT.format(CONTEXT * tokens))
     if len(ids) > limit:
         raise RequestError(f"the image needs {len(ids)} tokens, max_length is {limit}")
-    slots = np.flatnonzero(np.asarray(ids) == config.image_token)
-    return Prompt(ids=tuple(ids), image=Tiles(pixels, slots))
+    return Prompt(ids=tuple(ids), image=Tiles(pixels, vision.slots(ids, config.image_token, tokens)))
 
 
 @hookimpl

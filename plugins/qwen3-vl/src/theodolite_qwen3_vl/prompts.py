@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from theodolite import sentence_transformers
 from theodolite.checkpoint import Checkpoint
-from theodolite.errors import CheckpointError
 from theodolite.nn import qwen_vision
 from theodolite.pixels import QwenProcessor
 from theodolite.values import ImageItem, Prompt, TextItem
@@ -66,10 +65,7 @@ def rendered(
 
     def build(texts: Sequence[str]) -> list[int]:
         ids = template.encode(tokenizer, chat.pieces(messages, [*texts, *fixed]))
-        try:
-            return qwen_vision.expand(ids, image_token, images)
-        except ValueError as error:
-            raise CheckpointError(f"{chat.where}: {error}") from None
+        return qwen_vision.expand(ids, image_token, images)
 
     ids, cut = template.fit(tokenizer, [item.text for item in items], limit, build)
     return Prompt(ids=tuple(ids), image=qwen_vision.vision(ids, image_token, images), truncated=cut)

@@ -128,8 +128,9 @@ class Visual(mlx_nn.Module):
         """Visual tokens ``[T, D]``, and one ``[T, D]`` per DeepStack layer."""
         where = qwen_vision.patch_positions(patches)
         corners, shares = corner_shares(where, (patches.rows, patches.columns), self._config.side)
-        positions = (self.pos_embed(mx.array(corners)) * mx.array(shares)[..., None]).sum(axis=1)
-        x = self.patch_embed(mx.array(patches.pixels).astype(positions.dtype)) + positions  # [N, D]
+        table = self.pos_embed(mx.array(corners))  # [N, 4, D]
+        positions = (table * mx.array(shares)[..., None]).sum(axis=1).astype(table.dtype)
+        x = self.patch_embed(mx.array(patches.pixels).astype(table.dtype)) + positions  # [N, D]
         turn = qwen_vision.rotation(where, self._config.hidden_size // self._config.num_heads)
         stacked: dict[int, mx.array] = {}
         for index, block in enumerate(self.blocks):
