@@ -101,7 +101,7 @@ def test_packed_tensors_that_do_not_fit_their_layer(write) -> None:
         return {**found, f"{stem}.weight": weight, f"{stem}.scales": scales, f"{stem}.biases": biases}
 
     rewrite(folder, wrong)
-    with pytest.raises(CheckpointError, match="encoder.layer.0.output.dense"):
+    with pytest.raises(CheckpointError, match=r"encoder\.layer\.0\.output\.dense"):
         theodolite.load(folder)
 
 

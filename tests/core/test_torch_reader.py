@@ -35,6 +35,7 @@ class Stored:
 
     def __init__(self, kind: str, key: str, length: int) -> None:
         self.kind, self.key, self.length = kind, key, length
+        self.window: tuple | None = None
 
 
 class Called:
@@ -49,7 +50,7 @@ class Writer(pickle._Pickler):
 
     def persistent_id(self, value: Any) -> Any:
         if isinstance(value, Stored):
-            return ("storage", Named("torch", value.kind), value.key, "cpu", value.length)
+            return ("storage", Named("torch", value.kind), value.key, "cpu", value.length, value.window)
         return None
 
     def save(self, value: Any, save_persistent_id: bool = True) -> None:
@@ -185,6 +186,8 @@ def test_a_pickle_that_asks_for_more_is_refused_by_name_and_not_run(tmp_path, ca
         (tensor("FloatStorage", "0", 24, 0, (2,), (-1,)), "negative"),
         (tensor("FloatStorage", "0", 10**9, 0, (10**9,), (1,)), "beyond its storage"),
         (tensor("FloatStorage", "7", 24, 0, (2,), (1,)), "storage 7"),
+        (tensor("FloatStorage", "0", 26, 0, (26,), (1,)), "96 bytes, 104 were expected"),
+        (tensor("FloatStorage", "0", 24, 0, (10**6, 10**6), (0, 0)), "larger than the file"),
         (3, "not a tensor"),
     ],
 )
@@ -215,3 +218,19 @@ def test_big_endian_and_compressed_files_are_refused(tmp_path: Path) -> None:
         torch_reader.read(archive(tmp_path / "a.bin", VIEWS, {"0": FLAT.tobytes()}, b"big"))
     with pytest.raises(CheckpointError, match="compressed"):
         torch_reader.read(archive(tmp_path / "b.bin", VIEWS, {"0": FLAT.tobytes()}, packed=zipfile.ZIP_DEFLATED))
+
+
+def test_a_window_on_another_storage_is_refused(tmp_path: Path) -> None:
+    value = {"x": tensor("FloatStorage", "0", 24, 0, (4,), (1,))}
+    value["x"].args[0].window = ("1", 8, 4)
+    with pytest.raises(CheckpointError, match="a window on another"):
+        torch_reader.read(legacy(tmp_path / "a.bin", value, {"0": FLAT}))
+
+
+def test_a_pickle_cannot_set_attributes_of_what_it_is_given(tmp_path: Path) -> None:
+    """Opcode BUILD, which sets attributes, on a function of the list: later files would be read with what it left."""
+    pickled = b"\x80\x02}U\x01xctorch._utils\n_rebuild_tensor_v2\nN}U\x0c__defaults__K\x01\x85s\x86bs."
+    with zipfile.ZipFile(tmp_path / "a.bin", "w") as made:
+        made.writestr("archive/data.pkl", pickled)
+    with pytest.raises(CheckpointError, match="no attribute '__defaults__'"):
+        torch_reader.read(tmp_path / "a.bin")

@@ -7,6 +7,7 @@ archive and the older stream of pickles.
 
 from __future__ import annotations
 
+import math
 import mmap
 import pickle
 import struct
@@ -54,6 +55,24 @@ class Storage:
     type: StorageType
     length: int
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The numbers' type."""
+        return np.dtype(DTYPES[self.type.name])
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.length * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a storage lies in the file."""
+
+    start: int
+    size: int
+
 
 @dataclass(frozen=True)
 class View:
@@ -83,8 +102,8 @@ def read(file: Path) -> dict[str, mx.array]:
         ) from None
 
 
-def _archive(data: mmap.mmap) -> tuple[Any, dict[str, int]]:
-    """The pickled object and where each storage's bytes begin, in the zip format."""
+def _archive(data: mmap.mmap) -> tuple[Any, dict[str, Place]]:
+    """The pickled object and where each storage's bytes lie, in the zip format."""
     with zipfile.ZipFile(_File(data)) as archive:
         names = archive.namelist()
         [pickled] = [name for name in names if name.endswith("/data.pkl")]
@@ -99,11 +118,11 @@ def _archive(data: mmap.mmap) -> tuple[Any, dict[str, int]]:
                     raise CheckpointError("its storages are compressed, which torch.save never does")
                 name, extra = struct.unpack_from("<HH", data, info.header_offset + 26)
                 key = info.filename.removeprefix(f"{root}data/")
-                places[key] = info.header_offset + LOCAL_HEADER + name + extra
+                places[key] = Place(info.header_offset + LOCAL_HEADER + name + extra, info.file_size)
         return views, places
 
 
-def _legacy(stream: IO[bytes]) -> tuple[Any, dict[str, int]]:
+def _legacy(stream: IO[bytes]) -> tuple[Any, dict[str, Place]]:
     """The same for the format before torch 1.6: pickles one after the other, then the storages."""
     stream.seek(0)
     if _Unpickler(stream).load() != MAGIC or _Unpickler(stream).load() != PROTOCOL:
@@ -118,8 +137,8 @@ def _legacy(stream: IO[bytes]) -> tuple[Any, dict[str, int]]:
         storage = unpickler.storages[key]
         if length != storage.length:
             raise CheckpointError(f"storage {key} has {length} numbers, {storage.length} were expected")
-        places[key] = stream.tell()
-        stream.seek(length * np.dtype(DTYPES[storage.type.name]).itemsize, 1)
+        places[key] = Place(stream.tell(), storage.size)
+        stream.seek(storage.size, 1)
     return views, places
 
 
@@ -166,24 +185,36 @@ class _Unpickler(pickle.Unpickler):
         raise CheckpointError(f"its pickle asks for {module}.{name}, which is not a tensor; it was not run")
 
     def persistent_load(self, pid: Any) -> Storage:
-        kind, storage_type, key, _location, length, *_ = pid
+        kind, storage_type, key, _location, length, *window = pid
         if kind != "storage" or not isinstance(storage_type, StorageType):
             raise CheckpointError(f"its pickle refers to something that is no storage: {kind!r}")
+        if any(window):
+            raise CheckpointError(f"storage {key} is a window on another one, as only torch before 0.4 wrote them")
         return self.storages.setdefault(str(key), Storage(str(key), storage_type, int(length)))
 
 
-def _rebuild_tensor(storage: Storage, offset: int, shape: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> View:
-    return View(storage, offset, tuple(shape), tuple(stride))
+class _Tensor:
+    """``torch._utils._rebuild_tensor``: has no attribute that a pickle could set."""
+
+    __slots__ = ()
+
+    def __call__(self, storage: Storage, offset: int, shape: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> View:
+        return View(storage, offset, tuple(shape), tuple(stride))
 
 
-def _rebuild_parameter(view: View, *_: Any) -> View:
-    return view
+class _Parameter:
+    """``torch._utils._rebuild_parameter``."""
+
+    __slots__ = ()
+
+    def __call__(self, view: View, *_: Any) -> View:
+        return view
 
 
 REBUILDERS = {
-    "_rebuild_tensor": _rebuild_tensor,
-    "_rebuild_tensor_v2": _rebuild_tensor,
-    "_rebuild_parameter": _rebuild_parameter,
+    "_rebuild_tensor": _Tensor(),
+    "_rebuild_tensor_v2": _Tensor(),
+    "_rebuild_parameter": _Parameter(),
 }
 
 
@@ -195,18 +226,21 @@ def _expect_tensors(views: Any) -> None:
             raise CheckpointError(f"entry {name!r} is not a tensor but {type(view).__name__}")
 
 
-def _tensor(name: str, view: View, data: mmap.mmap, places: dict[str, int]) -> mx.array:
+def _tensor(name: str, view: View, data: mmap.mmap, places: dict[str, Place]) -> mx.array:
     storage = view.storage
     if storage.key not in places:
         raise CheckpointError(f"tensor {name} lies in storage {storage.key}, which the file does not hold")
-    dtype = np.dtype(DTYPES[storage.type.name])
-    start = places[storage.key]
+    place, dtype = places[storage.key], storage.dtype
     if min((view.offset, *view.shape, *view.stride), default=0) < 0 or len(view.shape) != len(view.stride):
         raise CheckpointError(f"tensor {name} has a negative extent")
     reach = sum((n - 1) * step for n, step in zip(view.shape, view.stride, strict=True)) if all(view.shape) else -1
-    if view.offset + reach >= storage.length or start + storage.length * dtype.itemsize > len(data):
+    if view.offset + reach >= storage.length or place.start + storage.size > len(data):
         raise CheckpointError(f"tensor {name} reaches beyond its storage; the file is incomplete")
-    flat = np.frombuffer(data, dtype, storage.length, start)
+    if place.size != storage.size:
+        raise CheckpointError(f"storage {storage.key} has {place.size} bytes, {storage.size} were expected")
+    if math.prod(view.shape) * dtype.itemsize > len(data):
+        raise CheckpointError(f"tensor {name} repeats its storage until it is larger than the file")
+    flat = np.frombuffer(data, dtype, storage.length, place.start)
     steps = tuple(step * dtype.itemsize for step in view.stride)
     window = np.lib.stride_tricks.as_strided(flat[view.offset :], view.shape, steps, writeable=False)
     copied = mx.array(np.ascontiguousarray(window).reshape(view.shape))

@@ -22,6 +22,7 @@ from theodolite.testing import tiny
 from theodolite.values import ImageItem, Item, Pair, Row, Task, TextItem
 
 GROUP_SIZE, BITS = 32, 4
+LONG = "the cat sat on a mat while rain falls over the hills; " * 6
 FAMILY_HOOKS = ("detect", "build", "sanitize", "prompt", "forward", "pool")
 
 
@@ -151,6 +152,28 @@ class FamilyTests:
             assert (first[mask == 0] == 0).all(), "padding rows should be zero"
         assert (first == second).all()
 
+    @pytest.mark.parametrize("side", ["right", "left"])
+    def test_padding_far_from_any_token_is_finite(self, engine: Engine, side: Literal["right", "left"]) -> None:
+        """A window or a convolution meets padding that sees no real token; its NaN would reach real rows."""
+        import mlx.core as mx
+
+        rows = engine.encode(self.long_and_short(engine))
+        profile = dataclasses.replace(engine.profile, padding=side)
+        batch = tokenize.batch(rows, profile, engine.tokenizer.pad_id)
+        hidden = engine.family.forward(engine.model, batch)
+        assert hidden.dtype == mx.float32
+        assert hidden.ndim == 3
+        assert hidden.shape[:2] == batch.input_ids.shape
+        assert np.isfinite(np.array(hidden)).all()
+        assert np.isfinite(pooled(engine, batch)).all()
+
+    def test_a_short_row_beside_a_long_one_equals_itself_alone(self, engine: Engine) -> None:
+        items = self.long_and_short(engine)
+        together = run(engine, items)
+        for item, answer in zip(items, together, strict=True):
+            [alone] = run(engine, [item])
+            np.testing.assert_allclose(answer, alone, atol=1e-5 * max(1.0, float(np.abs(alone).max())))
+
     def test_a_row_in_a_batch_equals_itself_alone(self, engine: Engine) -> None:
         items = self.items(engine)
         together = run(engine, items)
@@ -212,6 +235,11 @@ class FamilyTests:
         if engine.profile.task is Task.RERANK:
             return [Pair(texts[0], side) for side in sides]
         return list(sides)
+
+    def long_and_short(self, engine: Engine) -> list[Item]:
+        """A text that is many times longer than the others, beside the shortest two."""
+        texts = [TextItem(text) for text in (LONG, *sorted(self.texts, key=len)[:2])]
+        return [Pair(texts[-1], text) for text in texts] if engine.profile.task is Task.RERANK else list(texts)
 
 
 # ---------------------------------------------------------------- helpers
