@@ -29,7 +29,7 @@ def slots(ids: Sequence[int], image_token: int, tokens: int) -> np.ndarray:
     found = np.flatnonzero(np.asarray(ids) == image_token)
     if len(found) != tokens:
         raise CheckpointError(
-            f"config.json: image token {image_token} stands {len(found)} times in the prompt of {tokens} visual tokens; "
+            f"config.json: image token {image_token} stands {len(found)} times in a prompt of {tokens} visual tokens; "
             "the tokenizer and config.json do not fit together"
         )
     return found
