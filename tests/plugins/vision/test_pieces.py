@@ -5,13 +5,13 @@ from __future__ import annotations
 import mlx.core as mx
 import numpy as np
 import pytest
+
 import theodolite_col.tiles
 import theodolite_nemotron.tiles
-from theodolite_col import qwen2_5_vision
-from theodolite_qwen3_vl import vision as qwen3_vision
-
 from theodolite.nn import qwen_vision, vision
 from theodolite.pixels import LANCZOS, Pixels
+from theodolite_col import qwen2_5_vision
+from theodolite_qwen3_vl import vision as qwen3_vision
 
 
 def test_pixel_shuffle_joins_squares():
