@@ -26,7 +26,7 @@ class Build(build_ext):
             if isinstance(error, KeyboardInterrupt):
                 raise
             record["reason"] = f"{type(error).__name__}: {error}"[:REASON_LENGTH]
-            print(f"theodolite-cpu: built without its extension: {record['reason']}", file=sys.stderr)
+            sys.stderr.write(f"theodolite-cpu: built without its extension: {record['reason']}\n")
             self.extensions = []
         folder = HERE / "src" if self.inplace else Path(self.build_lib)
         (folder / "theodolite_cpu").mkdir(parents=True, exist_ok=True)

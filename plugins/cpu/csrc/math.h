@@ -53,7 +53,9 @@ INLINE float fast_erf(float x) {
   q = q * s - 1.68282697438203e-03f;
   q = q * s - 7.37332916720468e-03f;
   q = q * s - 1.42647390514189e-02f;
-  return x * p / q;
+  float y = x * p / q;
+  y = y > 1.0f ? 1.0f : y;
+  return y < -1.0f ? -1.0f : y;
 }
 
 INLINE float sigmoid(float x) {

@@ -34,6 +34,7 @@ def load() -> tuple[Any, str | None]:
         return None, f"the extension was built for MLX {built['mlx']}, MLX {found} is installed; install it again"
     try:
         import scipy_openblas32
+
         from theodolite_cpu import _ops
 
         _ops.setup(f"{scipy_openblas32.get_lib_dir()}/lib{scipy_openblas32.get_library()}.so")

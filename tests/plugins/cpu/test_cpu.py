@@ -1,0 +1,185 @@
+"""Every operation of the compiled kernels against MLX's own, over shapes that cross its blocks."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+import theodolite_cpu
+from theodolite.nn import kernels, masks
+from theodolite_cpu import plugin
+
+RNG = np.random.default_rng(0)
+ACTS = [None, *kernels.ACTIVATIONS]
+
+
+def array(*shape: int) -> mx.array:
+    return mx.array(RNG.standard_normal(shape).astype(np.float32))
+
+
+def close(found: mx.array, wanted: mx.array, tolerance: float = 1e-5) -> None:
+    a, b = np.array(found), np.array(wanted)
+    assert a.shape == b.shape
+    assert np.abs(a - b).max() <= tolerance * max(1.0, np.abs(b).max())
+
+
+def test_built_here_or_the_reason_is_told() -> None:
+    """A machine with a compiler builds the extension; one without says so and computes by other tables."""
+    table = plugin.kernels("cpu")
+    if theodolite_cpu.reason() is None:
+        assert table is not None
+        assert kernels.usable()[0]["cpu"].priority == 20
+    else:
+        assert table is None
+        assert "extension" in theodolite_cpu.reason()
+        assert "cpu" not in kernels.usable()[0]
+
+
+def test_this_machine_has_a_compiler_so_it_must_be_built() -> None:
+    import shutil
+
+    if shutil.which("g++"):
+        assert theodolite_cpu.reason() is None
+
+
+built = pytest.mark.skipif(theodolite_cpu.reason() is not None, reason=str(theodolite_cpu.reason()))
+
+
+@built
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 7, 5), (3, 384, 384), (100, 64, 33), (1100, 96, 64), (97, 17, 64)])
+@pytest.mark.parametrize("act", ACTS)
+def test_linear(m: int, n: int, k: int, act: str | None) -> None:
+    x, weight, bias = array(m, k) * 0.3, array(n, k) * 0.3, array(n)
+    close(plugin.linear(x, weight, bias, act), kernels.linear(x, weight, bias, act))
+    close(plugin.linear(x[None], weight, None, act), kernels.linear(x[None], weight, None, act))
+
+
+@built
+@pytest.mark.parametrize("act", ACTS[1:])
+def test_activations_and_gates(act: str) -> None:
+    x = array(3, 7, 80) * 3
+    close(plugin.activation(x, act), kernels.activation(x, act))
+    gate, up = mx.split(x, 2, axis=-1)
+    close(plugin.gated(gate, up, act), kernels.gated(gate, up, act))
+    turned = (gate.swapaxes(0, 2), up.swapaxes(0, 2))
+    close(plugin.gated(*turned, act), kernels.gated(*turned, act))
+
+
+@built
+def test_gelu_is_as_exact_as_float32_allows() -> None:
+    """``1 + erf`` cancels on the left, so the error is counted in last places of ``x``: two of them at most."""
+    x = np.linspace(-12, 12, 20001).astype(np.float32)
+    exact = [0.5 * t * (1 + math.erf(t / math.sqrt(2))) for t in x.astype(np.float64)]
+    found = np.array(plugin.activation(mx.array(x), "gelu"))
+    assert (np.abs(found - exact) / np.maximum(1, np.abs(x))).max() <= 2 * np.finfo(np.float32).eps
+
+
+@built
+def test_norms() -> None:
+    x, other, weight, bias = array(5, 70, 40), array(5, 70, 40), array(40), array(40)
+    close(plugin.layer_norm(x, weight, bias, 1e-5), kernels.layer_norm(x, weight, bias, 1e-5))
+    close(plugin.layer_norm(x, weight, None, 1e-5), kernels.layer_norm(x, weight, None, 1e-5))
+    close(plugin.layer_norm(x, None, None, 1e-5), kernels.layer_norm(x, None, None, 1e-5))
+    close(plugin.add_layer_norm(x, other, weight, bias, 1e-5), kernels.add_layer_norm(x, other, weight, bias, 1e-5))
+    close(plugin.rms_norm(x, weight, 1e-6), kernels.rms_norm(x, weight, 1e-6))
+    turned = x.swapaxes(0, 1)
+    close(plugin.rms_norm(turned, weight, 1e-6), kernels.rms_norm(turned, weight, 1e-6))
+
+
+SHAPES = [(2, 4, 2, 37, 8), (1, 2, 2, 1, 16), (3, 8, 1, 200, 64), (1, 4, 4, 1100, 32), (2, 3, 3, 130, 256)]
+
+
+@built
+@pytest.mark.parametrize(("b", "h", "kv", "length", "width"), SHAPES)
+def test_attention_and_rope(b: int, h: int, kv: int, length: int, width: int) -> None:
+    q, k, v = (array(b, length, heads, width).swapaxes(1, 2) for heads in (h, kv, kv))
+    close(plugin.attention(q, k, v, width**-0.5, None), kernels.attention(q, k, v, width**-0.5, None))
+    real = np.ones((b, length), np.int32)
+    if length > 20:
+        real[0, length - 9 :] = 0
+        real[-1, 7] = 0
+    if b > 1:
+        real[1, :5] = 0
+    for causal in (False, True):
+        for window in (None, 1, 5, 64):
+            mask = masks.Mask(mx.array(real), causal=causal, window=window)
+            found = np.array(plugin.attention(q, k, v, width**-0.5, mask))
+            wanted = np.array(kernels.attention(q, k, v, width**-0.5, mask))
+            assert np.isfinite(found).all()
+            for row in range(b):
+                keep = real[row] == 1
+                np.testing.assert_allclose(found[row][:, keep], wanted[row][:, keep], atol=1e-5)
+    waves = mx.array((100.0 ** (np.arange(0, width, 2) / width)).astype(np.float32))
+    angles = np.arange(length)[:, None] / np.array(waves).astype(np.float64)
+    first, second = np.split(np.array(q).astype(np.float64), 2, axis=-1)
+    cos, sin = np.cos(angles), np.sin(angles)
+    exact = np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    np.testing.assert_allclose(np.array(plugin.rope(q, waves)), exact, atol=3e-6)
+    joined = plugin.attention(q, k, v, width**-0.5, None).swapaxes(1, 2).reshape(b, length, -1)
+    close(joined, kernels.attention(q, k, v, width**-0.5, None).swapaxes(1, 2).reshape(b, length, -1))
+
+
+@built
+def test_other_number_formats_and_lengths_go_to_mlx() -> None:
+    x, weight = array(4, 8).astype(mx.float16), array(6, 8).astype(mx.float16)
+    assert plugin.linear(x, weight).dtype == mx.float16
+    q, k = array(1, 2, 1, 8), array(1, 2, 9, 8)
+    close(plugin.attention(q, k, k, 0.3, None), kernels.attention(q, k, k, 0.3, None))
+    assert plugin.rms_norm(mx.zeros((0, 8)), None, 1e-6).shape == (0, 8)
+
+
+@built
+def test_what_is_no_number_stays_none() -> None:
+    bad = mx.array([[float("nan"), 1.0, 2.0, 3.0]])
+    weight = mx.eye(4)
+    for found in (
+        plugin.linear(bad, weight, None, "gelu"),
+        plugin.layer_norm(bad, None, None, 1e-5),
+        plugin.activation(bad, "silu")[:, :1],
+        plugin.gated(bad, bad, "gelu_tanh")[:, :1],
+        plugin.attention(bad[None, None], bad[None, None], bad[None, None], 1.0, None)[..., :1],
+    ):
+        assert np.isnan(np.array(found)).any()
+
+
+@built
+def test_two_threads_at_once() -> None:
+    x, weight = array(300, 64), array(96, 64)
+    wanted = np.array(plugin.linear(x, weight, None, "gelu"))
+    failures: list[object] = []
+
+    def work() -> None:
+        try:
+            for _ in range(50):
+                np.testing.assert_allclose(np.array(plugin.linear(x, weight, None, "gelu")), wanted, atol=1e-6)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_a_build_for_another_mlx_is_not_imported(monkeypatch, tmp_path) -> None:
+    (tmp_path / "build.json").write_text(json.dumps({"mlx": "0.1.0", "reason": None}))
+    monkeypatch.setattr(plugin.resources, "files", lambda package: tmp_path)
+    plugin.load.cache_clear()
+    try:
+        assert "built for MLX 0.1.0" in (plugin.reason() or "")
+        assert plugin.kernels("cpu") is None
+        (tmp_path / "build.json").write_text(json.dumps({"mlx": None, "reason": "RuntimeError: no compiler"}))
+        plugin.load.cache_clear()
+        assert "no compiler" in (plugin.reason() or "")
+        (tmp_path / "build.json").unlink()
+        plugin.load.cache_clear()
+        assert "not built" in (plugin.reason() or "")
+    finally:
+        plugin.load.cache_clear()
