@@ -53,6 +53,8 @@ def run(args: argparse.Namespace) -> None:
     print("\nkernels:")
     rows = [[k["name"], "in use" if k["in_use"] else "", f"priority {k['priority']}"] for k in found["kernels"]]
     render.columns(None, rows)
+    for reason in found["kernels_unusable"]:
+        print(f"  {reason}")
     if found["kernels_error"]:
         print(f"  none can be chosen: {found['kernels_error']}")
 
@@ -71,7 +73,8 @@ def survey() -> dict[str, Any]:
         name = kernels.choose().name
     except TheodoliteError as reason:
         error = str(reason)
-    tables = sorted(kernels.usable()[0].values(), key=lambda table: -table.priority)
+    usable, _, reasons = kernels.usable()
+    tables = sorted(usable.values(), key=lambda table: -table.priority)
     return {
         "installed": [
             {
@@ -94,4 +97,5 @@ def survey() -> dict[str, Any]:
         ],
         "kernels": [{"name": t.name, "priority": t.priority, "in_use": t.name == name} for t in tables],
         "kernels_error": error,
+        "kernels_unusable": reasons,
     }

@@ -93,8 +93,11 @@ def locate(name: str, revision: str | None, models_dir: Path | None) -> Path | N
 
 
 @hookspec
-def kernels(device: str) -> Kernels | None:
-    """Offer faster operations for a device (``"cpu"`` or ``"gpu"``), or None. The highest priority is used."""
+def kernels(device: str) -> Kernels | str | None:
+    """Offer faster operations for a device (``"cpu"`` or ``"gpu"``), or None. The highest priority is used.
+
+    A table that belongs on the device but cannot be had on this machine is answered by the reason, as one line.
+    """
 
 
 @hookspec

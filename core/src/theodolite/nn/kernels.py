@@ -131,13 +131,15 @@ def device() -> str:
     return "gpu" if mx.default_device() == mx.Device(mx.gpu) else "cpu"
 
 
-def usable() -> tuple[dict[str, Kernels], tuple[Plugin, ...]]:
-    """Every table that runs on this device, by name, and the plugins that were asked."""
+def usable() -> tuple[dict[str, Kernels], tuple[Plugin, ...], list[str]]:
+    """Every table that runs on this device, by name; the plugins that were asked; and why some have no table here."""
     from theodolite import registry
     from theodolite.nn import numpy_kernels
 
     hook, plugins = registry.hooks("theodolite.kernels", numpy_kernels)
-    return {table.name: table for table in (DEFAULT, *hook.kernels(device=device()))}, plugins
+    answers = [DEFAULT, *hook.kernels(device=device())]
+    tables = {table.name: table for table in answers if isinstance(table, Kernels)}
+    return tables, plugins, [reason for reason in answers if isinstance(reason, str)]
 
 
 def choose(name: str | None = None) -> Kernels:
@@ -146,11 +148,12 @@ def choose(name: str | None = None) -> Kernels:
     :raises TheodoliteError: if there is no such table, or if two have the same highest priority.
     """
     global active
-    tables, plugins = usable()
+    tables, plugins, reasons = usable()
     name = name or os.environ.get("THEODOLITE_KERNELS") or None
     if name is not None:
         if name not in tables:
             broken = "".join(f"; {p} did not load: {p.error}" for p in plugins if p.error)
+            broken += "".join(f"; {reason}" for reason in reasons)
             raise TheodoliteError(f"there are no kernels {name!r} here (usable: {', '.join(sorted(tables))}){broken}")
         active = tables[name]
         return active

@@ -49,9 +49,11 @@ def reason() -> str | None:
 
 
 @hookimpl
-def kernels(device: str) -> Kernels | None:
-    if device != "cpu" or load()[0] is None:
+def kernels(device: str) -> Kernels | str | None:
+    if device != "cpu":
         return None
+    if (why := reason()) is not None:
+        return f"cpu: {why}"
     return Kernels(
         name="cpu",
         priority=PRIORITY,
