@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 BUSY = "All slots are busy. Please try again later."
 SPREAD = 2.0
 """Rows of different requests share a batch only if the longer is at most this many times the shorter."""
+GATHER = 0.1
+"""After a pass, the next one waits at most this share of its time for callers that were just answered to ask again;
+otherwise callers that send one text after the other settle into two halves, each waiting for the other's pass."""
 log = logging.getLogger("theodolite.server")
 
 
@@ -95,6 +98,9 @@ class Worker:
         self._jobs: deque[Job] = deque()
         self._waiting = 0
         self._closing = False
+        self._around = 0
+        """Rows that the last pass answered, and those that were waiting then."""
+        self._gather_until = 0.0
         self._thread = threading.Thread(target=self._main, name=f"model-{name}", daemon=True)
         self.engine: Engine
 
@@ -180,22 +186,30 @@ class Worker:
         except BaseException as error:
             caught = error
             self._loop.call_soon_threadsafe(lambda: self._ready.set_exception(caught))
+            _leave_mlx()
             return
         self._loop.call_soon_threadsafe(lambda: self._ready.set_result(None))
         while (batch := self._next(limits)) is not None:
             self._serve(batch)
         del self.engine
-        _clear_cache()
+        _leave_mlx()
 
     def _next(self, limits: Limits) -> list[tuple[Job, int]] | None:
         """Wait for rows and choose some; None at the end."""
         with self._condition:
             while not (self._closing or any(job.pending for job in self._jobs)):
                 self._condition.wait()
+            wanted = min(limits.rows, self._around)
+            while not self._closing and 0 < self._pending() < wanted:
+                if (left := self._gather_until - time.monotonic()) <= 0:
+                    break
+                self._condition.wait(left)
             if self._closing:
                 for job in self._jobs:
                     self._fail(job, WorkerFailed("the model was unloaded before the request could run"))
                 return None
+            if not self._pending():  # their callers have gone meanwhile
+                return []
             chosen = choose(self._jobs, limits, self.engine.profile.width)
             for job, i in chosen:
                 job.pending.remove((len(job.rows[i].input_ids), i))
@@ -204,6 +218,9 @@ class Worker:
                     self._waiting -= 1
             self._jobs.rotate(-1)
             return chosen
+
+    def _pending(self) -> int:
+        return sum(len(job.pending) for job in self._jobs)
 
     def _serve(self, batch: list[tuple[Job, int]]) -> None:
         """Run a batch; where it fails, run each request's rows apart, so that one cannot fail another."""
@@ -233,6 +250,9 @@ class Worker:
         answers = self.engine.run(rows, len(rows))
         seconds = time.perf_counter() - start
         width = self.engine.profile.width or max(len(row.input_ids) for row in rows)
+        with self._condition:
+            self._around = len(rows) + self._pending()
+            self._gather_until = time.monotonic() + GATHER * seconds
         self._observe(Forward(len(rows), sum(len(row.input_ids) for row in rows), width * len(rows), seconds))
         return answers
 
@@ -286,7 +306,10 @@ def _failed(error: Exception) -> WorkerFailed:
     return WorkerFailed(f"the forward pass failed ({kind}); the worker has recovered and goes on serving")
 
 
-def _clear_cache() -> None:
+def _leave_mlx() -> None:
+    """End the thread's streams: one that still frees arrays when the interpreter ends would abort the process."""
     import mlx.core as mx
 
+    mx.synchronize()
     mx.clear_cache()
+    mx.clear_streams()
