@@ -65,7 +65,7 @@ class Idefics3(mlx_nn.Module):
         x = self.text_model.embed_tokens(batch.input_ids)  # [B, L, D]
         page: Page | None = next((image for image in batch.images if image is not None), None)
         if page is not None:
-            tiles = self.connector(self.vision_model(mx.array(page.pixels).astype(x.dtype)))  # [T, n, D]
+            tiles = self.connector(vision.by_tile(self.vision_model, page.pixels, x.dtype))  # [T, n, D]
             x = vision.place(x, page.slots, tiles.reshape(-1, tiles.shape[-1]))
         hidden: mx.array = self.text_model(x, masks.causal(batch.attention_mask))
         return hidden

@@ -80,10 +80,10 @@ class NemotronVL(mlx_nn.Module):
         self.language_model = decoder.Decoder(config.text)
         self._side = config.side
 
-    def see(self, pixels: mx.array) -> mx.array:
+    def see(self, pixels: np.ndarray, dtype: mx.Dtype) -> mx.array:
         """Visual tokens of all tiles, one after the other: ``[T, tile, tile, 3]`` -> ``[T * n, D]``."""
         norm, up, _, out = self.mlp1
-        x = vision.pixel_shuffle(self.vision_model(pixels), self._side)
+        x = vision.pixel_shuffle(vision.by_tile(self.vision_model, pixels, dtype), self._side)
         x = out(up(norm(x), act="gelu"))
         return x.reshape(-1, x.shape[-1])
 
@@ -91,7 +91,7 @@ class NemotronVL(mlx_nn.Module):
         x = self.language_model.embed_tokens(batch.input_ids)  # [B, L, D]
         tiles: Tiles | None = next((image for image in batch.images if image is not None), None)
         if tiles is not None:
-            x = vision.place(x, tiles.slots, self.see(mx.array(tiles.pixels).astype(x.dtype)))
+            x = vision.place(x, tiles.slots, self.see(tiles.pixels, x.dtype))
         hidden: mx.array = self.language_model(x, masks.padding(batch.attention_mask))
         return hidden
 
