@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 BUSY = "All slots are busy. Please try again later."
 SPREAD = 2.0
-"""Rows of different requests share a batch only if the longer is at most this many times the shorter."""
+"""Rows of different requests share a batch only if the longer is at most this many times the shorter,"""
+SLACK = 16
+"""or longer by at most this many tokens: so much padding costs less than another pass."""
 GATHER = 0.1
 """After a pass, the next one waits at most this share of its time for callers that were just answered to ask again;
 otherwise callers that send one text after the other settle into two halves, each waiting for the other's pass."""
@@ -205,7 +207,7 @@ class Worker:
                     break
                 self._condition.wait(left)
             if self._closing:
-                for job in self._jobs:
+                for job in list(self._jobs):
                     self._fail(job, WorkerFailed("the model was unloaded before the request could run"))
                 return None
             if not self._pending():  # their callers have gone meanwhile
@@ -294,7 +296,7 @@ def choose(jobs: Sequence[Job], limits: Limits, width: int | None) -> list[tuple
         grown = max(longest, near)
         if len(chosen) >= limits.rows or (width or grown) * (len(chosen) + 1) > limits.tokens:
             break
-        if foreign and max(near, length) > SPREAD * min(near, length):
+        if foreign and max(near, length) > max(SPREAD * min(near, length), min(near, length) + SLACK):
             continue
         longest = grown
         chosen.append((job, i))
