@@ -1,7 +1,7 @@
 """The server under load, beside the same texts offline: `python tests/bench/serve.py [--clients 1,8,32] [--rounds 5]`.
 
-Starts a server on a free port, and a process that calls `embed`. Each round measures one after the other, so that a busy
-machine is as busy for all of them; the table holds medians over rounds, and latencies of all requests together.
+Starts a server on a free port, and a process that calls `embed`. Each round measures one after the other, so that a
+busy machine is as busy for all of them; the table holds medians over rounds, and latencies of all requests together.
 """
 
 from __future__ import annotations
