@@ -151,6 +151,19 @@ async def test_callers_that_have_gone_are_dropped_and_harm_nobody(start: Any, ca
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
+async def test_a_worker_that_ends_answers_those_that_wait(client: Any) -> None:
+    one = worker(client)
+    slow = Slow(one.engine, 0.3)
+    running = [asyncio.create_task(embed(client, "rain"))]
+    await until(lambda: slow.rows)
+    running += [asyncio.create_task(embed(client, text)) for text in ("cat", "the cat sat on a mat")]
+    await until(lambda: one.waiting == 2)
+    await one.stop()
+    assert [status for status, _ in await asyncio.gather(*running)] == [200, 500, 500]
+    assert not one.busy
+    assert "unloaded" in running[1].result()[1]["error"]["message"]
+
+
 async def test_first_requests_of_two_models_without_warm_up(start: Any, folders: Path) -> None:
     client = await start()
     status, answer = await embed(client, "the cat sat")
