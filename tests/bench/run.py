@@ -1,0 +1,162 @@
+"""Theodolite beside its peers, interleaved on this machine: `python tests/bench/run.py --venvs FOLDER`.
+
+Each engine runs in a process and a venv of its own (made under --venvs on first use; --python ENGINE=PATH uses one that
+is there). Every round measures all engines one after the other, so that a busy machine is as busy for all of them.
+Prints medians, and ratios with minimum, median and maximum over the rounds; --markdown writes the table to a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+ENGINES = ("theodolite", "sentence-transformers", "onnxruntime", "mlx-embeddings")
+REQUIREMENTS = {
+    "sentence-transformers": "requirements-torch.txt",
+    "onnxruntime": "requirements-onnxruntime.txt",
+    "mlx-embeddings": "requirements-mlx-embeddings.txt",
+}
+SLOW = {"mlx-embeddings": 32}
+"""Engines that are given fewer texts a round: on the plain wheel for a CPU more would take minutes."""
+SHORT = "How is the weather in Paris today?"
+UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+"""Set on some machines for the sake of old BLAS builds; they slow a current one."""
+
+
+class Engine:
+    """A worker process."""
+
+    def __init__(self, name: str, python: str, checkpoint: Path, environment: dict[str, str]) -> None:
+        began = time.perf_counter()
+        self.process = subprocess.Popen(
+            [python, str(HERE / "worker.py"), name, str(checkpoint)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment,
+        )  # fmt: skip
+        self.load: float = self.read()["load"]
+        self.cold = time.perf_counter() - began
+        self.peak = 0.0
+
+    def read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a worker ended with {self.process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def embed(self, texts: list[str], vectors: bool = False) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"texts": texts, "vectors": vectors}) + "\n")
+        self.process.stdin.flush()
+        answer = self.read()
+        self.peak = answer["peak_mb"]
+        return answer
+
+
+def texts(count: int) -> list[str]:
+    """Sentences of 3 to 120 words out of the project's own documentation."""
+    pages = " ".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
+    words = [word for word in pages.split() if word.isascii() and word.isalpha()]
+    rng = np.random.default_rng(0)
+    return [" ".join(rng.choice(words, int(rng.integers(3, 121)))) for _ in range(count)]
+
+
+def interpreter(engine: str, venvs: Path, given: dict[str, str]) -> str:
+    """The engine's Python, its venv made on first use."""
+    if engine in given:
+        return given[engine]
+    if engine == "theodolite":
+        return sys.executable
+    home = venvs / engine
+    python = home / "bin/python"
+    if not python.exists():
+        print(f"making a venv for {engine} ...", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", "-r", str(HERE / REQUIREMENTS[engine])], check=True)
+    return str(python)
+
+
+def spread(values: list[float]) -> str:
+    return f"{min(values):.2f} / {statistics.median(values):.2f} / {max(values):.2f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--venvs", type=Path, default=ROOT / "build/bench")
+    parser.add_argument("--python", action="append", default=[], metavar="ENGINE=PATH")
+    parser.add_argument("--engines", default=",".join(ENGINES))
+    parser.add_argument("--checkpoint", type=Path, help="a folder (default: the default checkpoint's)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--texts", type=int, default=256)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--markdown", type=Path)
+    args = parser.parse_args()
+    given = dict(pair.split("=", 1) for pair in args.python)
+    engines = args.engines.split(",")
+    pythons = {engine: interpreter(engine, args.venvs, given) for engine in engines}
+    checkpoint = args.checkpoint or Path(
+        subprocess.run(
+            [pythons["theodolite"], "-c", "from theodolite import locate; print(locate.find(locate.DEFAULT))"],
+            capture_output=True, text=True, check=True,
+        ).stdout.strip()
+    )  # fmt: skip
+    environment = {key: value for key, value in os.environ.items() if key not in UNSET}
+    environment |= {"BENCH_THREADS": str(args.threads), "OMP_NUM_THREADS": str(args.threads), "HF_HUB_OFFLINE": "1"}
+    environment["TOKENIZERS_PARALLELISM"] = "true"
+    if "onnxruntime" in engines:
+        exported = args.venvs / f"{checkpoint.name}.onnx"
+        if not exported.exists():
+            exported.parent.mkdir(parents=True, exist_ok=True)
+            command = [pythons["sentence-transformers"], str(HERE / "export_onnx.py"), str(checkpoint), str(exported)]
+            subprocess.run(command, check=True, capture_output=True)
+        environment["BENCH_ONNX"] = str(exported)
+    running = {name: Engine(name, pythons[name], checkpoint, environment) for name in engines}
+    sentences = texts(args.texts)
+    wanted = np.array(running["theodolite"].embed(sentences[:32], vectors=True)["vectors"])
+    for name, engine in running.items():
+        found = np.array(engine.embed(sentences[:32], vectors=True)["vectors"])
+        print(f"{name}: smallest cosine with ours {float((found * wanted).sum(axis=1).min()):.6f}", file=sys.stderr)
+    few = min(SLOW.values())
+    seconds: dict[str, list[float]] = {name: [] for name in running}
+    for _ in range(args.rounds):
+        for name, engine in running.items():
+            seconds[name].append(engine.embed(sentences[: SLOW.get(name, args.texts)])["seconds"])
+    if any(name in SLOW for name in running):
+        small = [running["theodolite"].embed(sentences[:few])["seconds"] for _ in range(args.rounds)]
+    shorts: dict[str, list[float]] = {name: [] for name in running}
+    for _ in range(40):
+        for name, engine in running.items():
+            shorts[name].append(engine.embed([SHORT])["seconds"])
+    lines = [
+        "| engine | texts/s | ours / theirs (min / median / max) | one short text, p50 ms | load s | cold start s "
+        "| peak MB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, engine in running.items():
+        ours = small if name in SLOW else seconds["theodolite"]
+        ratios = [theirs / mine for theirs, mine in zip(seconds[name], ours, strict=True)]
+        rate = SLOW.get(name, args.texts) / statistics.median(seconds[name])
+        short = statistics.median(shorts[name]) * 1000
+        lines.append(
+            f"| {name} | {rate:.1f} | {spread(ratios)} | {short:.1f} | {engine.load:.2f} | {engine.cold:.1f} "
+            f"| {engine.peak:.0f} |"
+        )
+    table = "\n".join(lines)
+    print(table)
+    if args.markdown:
+        args.markdown.write_text(table + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
