@@ -90,9 +90,9 @@ def write(folder: Path, shape: str) -> None:
             values = rng.standard_normal(dims, dtype=np.float32)
             values = values * 0.02 + 1 if "norm" in name.lower() and name.endswith("weight") else values * 0.02
             values = values.astype(np.float32)
-            stream.write(
-                (values.view(np.uint32) >> 16).astype(np.uint16).tobytes() if dtype == "BF16" else values.tobytes()
-            )
+            if dtype == "BF16":
+                values = (values.view(np.uint32) >> 16).astype(np.uint16)  # its upper half is the bfloat16
+            stream.write(values.tobytes())
     print(f"{folder}: {sum(int(np.prod(d)) for d in shapes.values()) / 1e6:.0f} million parameters, {at / 1e6:.0f} MB")
 
 

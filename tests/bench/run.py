@@ -139,8 +139,7 @@ def main() -> None:
         for name, engine in running.items():
             shorts[name].append(engine.embed([SHORT])["seconds"])
     lines = [
-        "| engine | texts/s | ours / theirs (min / median / max) | one short text, p50 ms | load s | cold start s "
-        "| peak MB |",
+        "| engine | texts/s | ours / theirs (min / median / max) | short text p50, ms | load, s | cold start, s | MB |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, engine in running.items():
