@@ -228,3 +228,16 @@ async def test_padding_of_a_request_is_bounded() -> None:
         for _, i in chosen:
             one.pending.remove((lengths[i], i))
     assert real / padded >= 0.85
+
+
+async def test_callers_that_were_just_answered_meet_in_one_pass(start: Any) -> None:
+    client = await start(embedding_queue_depth=64)
+    slow = Slow(worker(client).engine, 0.2)
+
+    async def caller() -> None:
+        for _ in range(4):
+            assert (await embed(client, "the cat"))[0] == 200
+
+    await asyncio.gather(*(caller() for _ in range(6)))
+    assert max(slow.rows) == 6
+    assert len(slow.rows) <= 9
