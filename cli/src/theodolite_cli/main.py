@@ -11,9 +11,17 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import NoReturn
 
-from theodolite_cli import arch, embed, families, heatmap, rerank, show
+from theodolite_cli import arch, bench, embed, families, heatmap, rerank, show
 
-BUILTIN = {"embed": embed, "rerank": rerank, "heatmap": heatmap, "show": show, "families": families, "arch": arch}
+BUILTIN = {
+    "embed": embed,
+    "rerank": rerank,
+    "heatmap": heatmap,
+    "show": show,
+    "families": families,
+    "arch": arch,
+    "bench": bench,
+}
 SERVE = "serve"
 INTERRUPTED = 130
 BROKEN_PIPE = 141
