@@ -8,8 +8,8 @@ import statistics
 import sys
 import time
 
+from theodolite.locate import DEFAULT
 from theodolite_cli import options
-from theodolite_cli.embed import DEFAULT_MODEL
 
 SENTENCE = "measure the angle between two words and the distance from one hill to the next "
 LENGTHS = (3, 8, 15, 30, 60, 120)
@@ -26,7 +26,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "peak memory. tests/bench/run.py compares with other engines.",
         allow_abbrev=False,
     )
-    options.add_model(parser, DEFAULT_MODEL)
+    options.add_model(parser, DEFAULT)
     parser.add_argument("--texts", type=options.positive, default=96, metavar="N", help="texts a round (default: 96)")
     parser.add_argument("--rounds", type=options.positive, default=3, metavar="N", help="rounds (default: 3)")
     options.add_running(parser)
