@@ -1,6 +1,6 @@
 """Golden answers of ModernBERT, SigLIP and the cross-encoders, from transformers in float32 with eager attention.
 
-    python tests/parity/make_encoders.py        # a venv with torch, transformers, pillow, numpy, safetensors, tokenizers
+    python tests/parity/make_encoders.py        # a venv with tests/parity/requirements.txt
 
 Writes tests/plugins/encoders/golden/*.json: the checkpoint's files and tensor shapes, the inputs, and the answers.
 Every text runs alone, so that no padding has a part in the answers.
