@@ -82,6 +82,9 @@ INLINE float apply(float x) {
   }
 }
 
+// y[m, n] = x[m, k] w[n, k]^T for few rows m, reading the weights once and packing nothing; y's rows lie `stride` apart.
+// False, and nothing done, on a processor without AVX2.
+bool few_rows(const float* x, const float* w, float* y, long m, long n, long k, long stride);
 // y[r, :] = act(y[r, :] + bias), for rows of `width` numbers that lie `stride` apart.
 void finish(float* y, const float* bias, long rows, long width, long stride, Act act);
 // out = act(x)

@@ -29,7 +29,7 @@ namespace theodolite {
 using Sgemm = void (*)(int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*, int);
 Sgemm sgemm = nullptr;
 constexpr int ROWS = 101, PLAIN = 111, TURNED = 112;
-constexpr long ROW_BLOCK = 512, QUERY_BLOCK = 64, NORM_BLOCK = 64, FLAT_BLOCK = 1 << 14;
+constexpr long FEW = 24, ROW_BLOCK = 512, QUERY_BLOCK = 64, NORM_BLOCK = 64, FLAT_BLOCK = 1 << 14;
 
 // Opens the BLAS and keeps large blocks of memory from going back to the system at every free.
 void setup(const std::string& library) {
@@ -70,7 +70,10 @@ void linear(const float* x, const float* w, const float* bias, float* y, long m,
   long size = blocks(blocks(n, threads), 16) * 16;
   pool.run(blocks(n, size), [&](int i) {
     long first = i * size, columns = std::min(size, n - first);
-    sgemm(ROWS, PLAIN, TURNED, m, columns, k, 1.0f, x, k, w + first * k, k, 0.0f, y + first, n);
+    // OpenBLAS would spend its time packing the weights
+    if (m > FEW || !few_rows(x, w + first * k, y + first, m, columns, k, n)) {
+      sgemm(ROWS, PLAIN, TURNED, m, columns, k, 1.0f, x, k, w + first * k, k, 0.0f, y + first, n);
+    }
     finish(y + first, bias == nullptr ? nullptr : bias + first, m, columns, n, act);
   });
 }
