@@ -145,7 +145,7 @@ async def test_cohere_rerank(client: Any, scores: np.ndarray) -> None:
 
 
 async def test_cohere_embed(client: Any, vectors: np.ndarray) -> None:
-    body = {"model": "bert", "texts": TEXTS, "input_type": "search_query", "embedding_types": ["float", "base64"]}
+    body = {"model": "bert", "texts": TEXTS, "input_type": "clustering", "embedding_types": ["float", "base64"]}
     answer = await post(client, "/v2/embed", body)
     same(answer["embeddings"]["float"], vectors)
     assert len(answer["embeddings"]["base64"]) == 3

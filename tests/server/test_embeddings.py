@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ async def test_aliases(start: Any) -> None:
 
 async def test_null_is_absent_and_unknown_fields_are_ignored(client: Any, wanted: np.ndarray) -> None:
     nulls = dict.fromkeys(("model", "encoding_format", "dimensions", "user", "instruction", "embd_normalize"))
-    for extra in (nulls, {"truncate": True, "extra_body": {"x": 1}, "input_type": "query", "user": {"id": 1}}):
+    for extra in (nulls, {"truncate": True, "extra_body": {"x": 1}, "service_tier": "auto", "user": {"id": 1}}):
         answer = await post(client, {"input": TEXTS, **extra})
         np.testing.assert_allclose([row["embedding"] for row in answer["data"]], wanted, atol=1e-6)
         assert b"null" not in await (await client.post("/v1/embeddings", json={"input": "a", **extra})).read()
@@ -199,3 +200,28 @@ async def test_an_instruction_without_a_place_is_ignored_and_logged_once(
         await post(client, {"input": "rain", "instruction": "search"})
     assert first["data"] == (await post(client, {"input": "rain"}))["data"]
     assert caplog.text.count("no place for an instruction") == 1
+
+
+async def test_prompts_by_name_and_by_what_an_input_is(start: Any, folders: Path, tmp_path: Path) -> None:
+    side = {"prompts": {"query": "rain ", "document": "cat "}}
+    folder = Path(shutil.copytree(folders / "bert", tmp_path / "prompted"))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(side))
+    client = await start(embedding_model=str(folder))
+
+    async def vector(text: str, **fields: Any) -> Any:
+        reply = await client.post("/v1/embeddings", json={"input": text, **fields})
+        assert reply.status == 200, await reply.text()
+        return (await reply.json())["data"][0]["embedding"]
+
+    plain, spelled = await vector("falls"), await vector("rain falls")
+    assert plain != spelled
+    for fields in ({"prompt_name": "query"}, {"input_type": "query"}, {"input_type": "search_query"}):
+        assert await vector("falls", **fields) == spelled
+    assert await vector("falls", input_type="passage") == await vector("cat falls")
+    assert await vector("falls", input_type="clustering") == plain
+    asked = {"texts": ["falls"], "input_type": "search_query", "embedding_types": ["float"]}
+    reply = await (await client.post("/v2/embed", json=asked)).json()
+    assert reply["embeddings"]["float"][0] == spelled
+    reply = await client.post("/v1/embeddings", json={"input": "falls", "prompt_name": "nonsense"})
+    assert reply.status == 400
+    assert "document, query" in (await reply.json())["error"]["message"]

@@ -20,6 +20,11 @@ EPSILON = 1e-9
 INT16_SCALE = 32760.0
 """llama-server scales the largest component to this under ``--embd-normalize 0``."""
 
+QUERY = ("query", "search_query", "retrieval-query")
+DOCUMENT = ("document", "passage", "search_document", "retrieval-document")
+INPUT_TYPES = {**dict.fromkeys(QUERY, QUERY), **dict.fromkeys(DOCUMENT, DOCUMENT)}
+"""What clients call a query and a document, and the names that checkpoints give their prompts for them."""
+
 Input = str | Sequence[int] | Item | Any
 
 
@@ -67,28 +72,42 @@ class Embedder(Engine):
         if not inputs:
             raise RequestError("inputs should not be empty")
         self.check(dimensions, embd_normalize)
-        items = [as_item(value) for value in inputs]
-        if prompt_name is not None:
-            before = sentence_transformers.prompt(self.checkpoint, prompt_name)
-            if self.profile.named_prompts == "instruction":
-                instruction, before = instruction or before, ""
-            items = [TextItem(before + item.text) if isinstance(item, TextItem) else item for item in items]
+        items, instruction = self.prompted([as_item(value) for value in inputs], prompt_name, instruction)
         rows = self.encode(items, instruction)
         vectors = self.run(rows, batch_size or self.profile.batch_size or BATCH_SIZE, progress)
         return self.finish(rows, vectors, dimensions=dimensions, embd_normalize=embd_normalize)
 
     def embed_query(self, text: str, **options: Any) -> np.ndarray:
         """Embed one search query with the checkpoint's own ``query`` prompt, where it has one."""
-        return self._one(text, ("query", "search_query", "Retrieval-query"), options)
+        vector: np.ndarray = self.embed([text], prompt_name=self.prompt_for("query"), **options).vectors[0]
+        return vector
 
     def embed_document(self, text: str, **options: Any) -> np.ndarray:
         """Embed one document with the checkpoint's own ``document`` prompt, where it has one."""
-        return self._one(text, ("document", "passage", "search_document", "Retrieval-document"), options)
-
-    def _one(self, text: str, names: tuple[str, ...], options: dict[str, Any]) -> np.ndarray:
-        name = next((name for name in names if name in self.prompts), None)
-        vector: np.ndarray = self.embed([text], prompt_name=name, **options).vectors[0]
+        vector: np.ndarray = self.embed([text], prompt_name=self.prompt_for("document"), **options).vectors[0]
         return vector
+
+    def prompt_for(self, input_type: str) -> str | None:
+        """The name of the checkpoint's own prompt for what an input is, None where it has none.
+
+        :param input_type: ``query``, ``document``, as clients spell them, or a prompt's name in any case.
+        """
+        wanted = INPUT_TYPES.get(input_type.lower(), (input_type.lower(),))
+        return next((name for kind in wanted for name in self.prompts if name.lower() == kind), None)
+
+    def prompted(
+        self, items: Sequence[Item], prompt_name: str | None, instruction: str | None
+    ) -> tuple[list[Item], str | None]:
+        """Items and instruction with one of the checkpoint's prompts: before every text, or as the instruction.
+
+        :raises RequestError: if the checkpoint has no prompt of that name.
+        """
+        if prompt_name is None:
+            return list(items), instruction
+        before = sentence_transformers.prompt(self.checkpoint, prompt_name)
+        if self.profile.named_prompts == "instruction":
+            return list(items), instruction or before
+        return [TextItem(before + item.text) if isinstance(item, TextItem) else item for item in items], instruction
 
     def check(self, dimensions: int | None, embd_normalize: int | None) -> None:
         """Refuse arguments that no vector of this model can satisfy.

@@ -54,6 +54,8 @@ class EmbeddingsRequest(Struct):
     encoding_format: Annotated[str | None, Meta(description="float (the default) or base64.")] = None
     dimensions: Annotated[int | None, Meta(description="Keep the first components and normalize again.")] = None
     instruction: Annotated[str | None, Meta(description="For families whose prompt has a place for one.")] = None
+    prompt_name: Annotated[str | None, Meta(description="One of the checkpoint's own prompts.")] = None
+    input_type: Annotated[str | None, Meta(description="query or document: the checkpoint's prompt for it.")] = None
     embd_normalize: Annotated[int | None, Meta(description="-1 none, 0 int16, 1 taxicab, 2 euclidean, p-norm.")] = None
     truncate: Annotated[bool | None, Meta(description="false refuses an input that is too long.")] = None
     user: Annotated[Any, Meta(description="Ignored.")] = None
@@ -203,7 +205,7 @@ class CohereEmbedRequest(Struct):
     texts: list[str] | None = None
     images: Annotated[list[str] | None, Meta(description="Data URIs or URLs.")] = None
     inputs: Annotated[list[dict[str, Any]] | None, Meta(description='Objects with "content": typed parts.')] = None
-    input_type: Annotated[str | None, Meta(description="Ignored: nothing is put before a text.")] = None
+    input_type: Annotated[str | None, Meta(description="The checkpoint's prompt for it, if it has one.")] = None
     embedding_types: Annotated[list[str] | None, Meta(description="float, base64.")] = None
     output_dimension: int | None = None
     truncate: Annotated[str | None, Meta(description="END (the default), START or NONE.")] = None

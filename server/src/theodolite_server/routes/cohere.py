@@ -49,7 +49,9 @@ async def embed(request: web.Request) -> web.StreamResponse:
     cut = CUTS.get((wanted.truncate or "END").upper())
     if cut is None:
         raise RequestError(f"truncate must be NONE, START or END, got {wanted.truncate!r}")
-    made = await embeddings.vectors(here, served, values, dimensions=wanted.output_dimension, cut=cut)
+    made = await embeddings.vectors(
+        here, served, values, input_type=wanted.input_type, dimensions=wanted.output_dimension, cut=cut
+    )
     by_type = request.path.startswith("/v2") or wanted.embedding_types is not None
     version = "2" if request.path.startswith("/v2") else "1"
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
+from theodolite.embedder import Embedder
 from theodolite.errors import RequestError
 from theodolite.values import Embeddings, Item, Task, TextItem, TokenItem
 from theodolite_server import media
@@ -34,6 +35,8 @@ async def embeddings(request: web.Request) -> web.Response:
         here,
         served,
         values,
+        prompt_name=wanted.prompt_name,
+        input_type=wanted.input_type,
         instruction=wanted.instruction,
         dimensions=wanted.dimensions,
         embd_normalize=wanted.embd_normalize,
@@ -42,14 +45,28 @@ async def embeddings(request: web.Request) -> web.Response:
     return await answer(request, lambda: response(served, made, as_base64), cut_headers(made.truncated))
 
 
-async def vectors(here: Context, served: Served, values: list[Any], **options: Any) -> Embeddings:
+async def vectors(
+    here: Context,
+    served: Served,
+    values: list[Any],
+    *,
+    prompt_name: str | None = None,
+    input_type: str | None = None,
+    instruction: str | None = None,
+    **options: Any,
+) -> Embeddings:
     """Check inputs one by one, then embed them: what the embedding routes of every dialect do."""
-    items = [check(value, i, served) for i, value in enumerate(values)]
+    items: list[Any] = [check(value, i, served) for i, value in enumerate(values)]
+    embedder: Embedder = served.engine
+    if prompt_name is None and input_type is not None:
+        prompt_name = embedder.prompt_for(input_type)
+    # an image that is not fetched yet passes through: prompts go before texts only
+    items, used = embedder.prompted(items, prompt_name, instruction)
 
     async def load() -> list[Item]:
         return await loaded(here, items)
 
-    return await here.service.embed(served, load, **options)
+    return await here.service.embed(served, load, instruction=used, **options)
 
 
 def as_list(given: Any, name: str = "input") -> list[Any]:

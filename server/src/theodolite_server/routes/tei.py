@@ -68,11 +68,11 @@ async def _vectors(
 ) -> Embeddings:
     if not values or any(value in ("", []) for value in values):
         raise Empty(EMPTY)
-    before = _prompt(served, options.prompt_name)
     return await vectors(
         here,
         served,
-        [before + value if isinstance(value, str) else value for value in values],
+        values,
+        prompt_name=options.prompt_name,
         dimensions=dimensions,
         embd_normalize=-1 if normalize is False else None,
         cut=cutting(options.truncate, options.truncation_direction),
