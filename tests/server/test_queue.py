@@ -65,6 +65,14 @@ async def test_concurrent_requests_share_forward_passes(start: Any, folders: Pat
     assert max(slow.rows) <= 16
 
 
+@pytest.mark.parametrize(("tokens", "passes"), [(1024, [16] * 32), (16_384, [256, 256]), (65_536, [512])])
+async def test_a_pass_holds_as_many_tokens_as_the_flag_says(start: Any, tokens: int, passes: list[int]) -> None:
+    client = await start(embedding_batch_size=1000, max_batch_tokens=tokens)
+    slow = Slow(worker(client).engine, 0)
+    status, _ = await embed(client, ["cat " * 100] * 512)  # each is cut to 64 tokens
+    assert (status, slow.rows) == (200, passes)
+
+
 async def test_one_bad_row_fails_its_own_request_only(start: Any, folders: Path) -> None:
     client = await start(embedding_model=str(folders / "bert-nan"), embedding_queue_depth=64)
     slow = Slow(worker(client).engine, 0.1)

@@ -86,11 +86,26 @@ async def test_a_bomb_is_not_built_in_memory(start: Any) -> None:
     assert peak < 24 * MIB
 
 
+async def test_a_packed_body_that_unpacks_to_nothing_meets_the_limit_too(start: Any) -> None:
+    client = await start(max_body_mib=1)
+    empty = b"\x00\x00\x00\xff\xff" * 20_000  # stored blocks of no bytes
+
+    async def chunks() -> Any:
+        yield gzip.compress(b"")[:10]
+        for _ in range(64):
+            yield empty
+
+    assert (await send(client, chunks(), Content_Encoding="gzip"))[0] == 413
+
+
 @pytest.mark.parametrize(
     ("data", "encoding", "message"),
     [
         (gzip.compress(body(input="rain"))[:-9], "gzip", "ends too early"),
         (b"no gzip", "gzip", "not valid gzip"),
+        (gzip.compress(body(input="rain")) + b"more", "gzip", "goes on after its end"),
+        (gzip.compress(b'{"input": ') + gzip.compress(b'"rain"}'), "gzip", "goes on after its end"),
+        (zlib.compress(body(input="rain")) + b"more", "deflate", "goes on after its end"),
         (b"x", "br", "'br' is not supported"),
         (b"{", "identity", "not valid JSON"),
         (b'{"input": NaN}', "identity", "not valid JSON"),

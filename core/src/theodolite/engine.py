@@ -88,16 +88,16 @@ class Engine:
     def _what(self) -> str:
         return "embedding" if self.profile.task is Task.EMBED else "reranker"
 
-    def batches(self, rows: Sequence[Row], batch_size: int) -> Iterator[list[int]]:
-        """Cut rows into micro-batches, longest first: indices of at most ``batch_size`` rows and `BATCH_TOKENS` padded
-        tokens. A row with an image goes alone, as positions and vision features are per sequence.
+    def batches(self, rows: Sequence[Row], batch_size: int, batch_tokens: int = BATCH_TOKENS) -> Iterator[list[int]]:
+        """Cut rows into micro-batches, longest first: indices of at most ``batch_size`` rows and ``batch_tokens``
+        padded tokens. A row with an image goes alone, as positions and vision features are per sequence.
         """
         yield from ([i] for i, row in enumerate(rows) if row.image is not None)
         texts = [i for i, row in enumerate(rows) if row.image is None]
         texts.sort(key=lambda i: -len(rows[i].input_ids))
         while texts:
             width = self.profile.width or len(rows[texts[0]].input_ids)
-            count = max(1, min(batch_size, BATCH_TOKENS // width))
+            count = max(1, min(batch_size, batch_tokens // width))
             yield texts[:count]
             texts = texts[count:]
 
@@ -134,11 +134,17 @@ class Engine:
         if shape != wanted:
             raise BrokenPlugin(f"family {self.family.plugin} pooled to {list(shape)}, its profile says {list(wanted)}")
 
-    def run(self, rows: Sequence[Row], batch_size: int, progress: Progress | None = None) -> list[np.ndarray]:
+    def run(
+        self,
+        rows: Sequence[Row],
+        batch_size: int,
+        progress: Progress | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+    ) -> list[np.ndarray]:
         """Every row's answer, in order, trimmed to its real tokens where it has one vector per token."""
         answers: list[Any] = [None] * len(rows)
         done = 0
-        for indices in self.batches(rows, batch_size):
+        for indices in self.batches(rows, batch_size, batch_tokens):
             batch = [rows[i] for i in indices]
             pooled = self.forward(batch)
             for i, row, answer in zip(indices, batch, pooled, strict=True):

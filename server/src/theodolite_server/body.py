@@ -27,10 +27,13 @@ async def read(request: web.Request, limit: int) -> bytes:
         raise _too_large(limit)
     unpack = _unpacker(request.headers.get("Content-Encoding", "identity"), limit)
     parts: list[bytes] = []
-    size = 0
+    sent = size = 0
     try:
         async with asyncio.timeout(SECONDS):
             async for chunk in request.content.iter_any():
+                sent += len(chunk)  # counted too, as packed bytes need not unpack to anything
+                if sent > limit:
+                    raise _too_large(limit)
                 for part in unpack(chunk):
                     size += len(part)
                     if size > limit:
@@ -69,10 +72,10 @@ def _unpacker(encoding: str, limit: int) -> Callable[[bytes | None], list[bytes]
                 if part:
                     parts.append(part)
                 chunk = unpacker.unconsumed_tail
-                if not part and unpacker.eof:
-                    break
         except zlib.error as error:
             raise Unreadable(f"the body is not valid {encoding}: {error}") from None
+        if unpacker.unused_data:  # zlib would keep all of it, and copy it at every chunk
+            raise Unreadable(f"the {encoding} body goes on after its end; one stream was expected")
         return parts
 
     return unpack

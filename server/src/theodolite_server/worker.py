@@ -192,7 +192,7 @@ class Worker:
             return
         self._loop.call_soon_threadsafe(lambda: self._ready.set_result(None))
         while (batch := self._next(limits)) is not None:
-            self._serve(batch)
+            self._serve(batch, limits)
         del self.engine
         _leave_mlx()
 
@@ -224,18 +224,18 @@ class Worker:
     def _pending(self) -> int:
         return sum(len(job.pending) for job in self._jobs)
 
-    def _serve(self, batch: list[tuple[Job, int]]) -> None:
+    def _serve(self, batch: list[tuple[Job, int]], limits: Limits) -> None:
         """Run a batch; where it fails, run each request's rows apart, so that one cannot fail another."""
         batch = [(job, i) for job, i in batch if not job.gone]
         if not batch:
             return
         try:
-            answers = self._forward([job.rows[i] for job, i in batch])
+            answers = self._forward([job.rows[i] for job, i in batch], limits)
         except Exception as error:
             jobs = list(dict.fromkeys(job for job, _ in batch))
             if len(jobs) > 1:
                 for one in jobs:
-                    self._serve([(job, i) for job, i in batch if job is one])
+                    self._serve([(job, i) for job, i in batch if job is one], limits)
                 return
             if not isinstance(error, TheodoliteError):
                 log.error("model %s: a forward pass failed", self.name, exc_info=error)
@@ -247,9 +247,9 @@ class Worker:
             if job.missing == 0:
                 self._finish(job)
 
-    def _forward(self, rows: list[Row]) -> list[np.ndarray]:
+    def _forward(self, rows: list[Row], limits: Limits) -> list[np.ndarray]:
         start = time.perf_counter()
-        answers = self.engine.run(rows, len(rows))
+        answers = self.engine.run(rows, len(rows), batch_tokens=limits.tokens)
         seconds = time.perf_counter() - start
         width = self.engine.profile.width or max(len(row.input_ids) for row in rows)
         with self._condition:
