@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as mlx_nn
 import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
 import theodolite
 from theodolite.errors import CheckpointError, Unsupported
+from theodolite.nn import layers
+from theodolite.nn import quantized as quantized_layers
 
 TEXTS = ["the cat sat on a mat", "rain", "what falls over the hills is rain"]
 WEIGHTS = "model.safetensors"
@@ -103,6 +107,41 @@ def test_packed_tensors_that_do_not_fit_their_layer(write) -> None:
     rewrite(folder, wrong)
     with pytest.raises(CheckpointError, match=r"encoder\.layer\.0\.output\.dense"):
         theodolite.load(folder)
+
+
+def test_twice_the_bits_at_half_the_width_is_no_fit(write) -> None:
+    """4 bits of a layer twice as wide have the shape of 8 bits of this one."""
+    folder = write({"quantization": {"group_size": 64, "bits": 4}})
+    stem = "encoder.layer.0.output.dense"
+
+    def wrong(found: dict[str, mx.array]) -> dict[str, mx.array]:
+        rows, width = found[f"{stem}.weight"].shape
+        weight, scales, biases = mx.quantize(mx.zeros((rows, 2 * width)), group_size=64, bits=4)
+        return {**found, f"{stem}.weight": weight, f"{stem}.scales": scales, f"{stem}.biases": biases}
+
+    rewrite(folder, wrong)
+    with pytest.raises(CheckpointError, match="does not unpack"):
+        theodolite.load(folder)
+
+
+def test_layers_stay_packed_on_a_gpu_but_for_a_few_rows() -> None:
+    model = mlx_nn.Sequential(layers.Linear(64, 64), layers.Linear(64, 2))
+    stored, full = {}, {}
+    for name, tensor in tree_flatten(model.parameters()):
+        stored[name] = full[name] = tensor
+        if name.endswith("weight"):
+            stem = name.removesuffix(".weight")
+            packed = mx.quantize(tensor, group_size=32, bits=4)
+            stored |= dict(zip((name, f"{stem}.scales", f"{stem}.biases"), packed, strict=True))
+            full[name] = mx.dequantize(*packed, group_size=32, bits=4)
+    checkpoint = SimpleNamespace(path="somewhere", quantization={"group_size": 32, "bits": 4})
+    x = mx.random.normal((3, 64))
+    model.load_weights(list(full.items()))
+    wanted = model(x)
+    model.load_weights(list(quantized_layers.prepare(model, stored, checkpoint, keep=True).items()))
+    assert isinstance(model.layers[0], layers.QuantizedLinear)
+    assert isinstance(model.layers[1], layers.Linear)
+    np.testing.assert_allclose(np.array(model(x)), np.array(wanted), atol=1e-4)
 
 
 @pytest.mark.parametrize("lost", ["biases", "weight"])

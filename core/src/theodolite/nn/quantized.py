@@ -2,7 +2,8 @@
 
 Whether a layer is quantized is decided by its ``.scales`` alone, and bits and group size by the shapes of its tensors:
 the packed width is ``in * bits / 32`` and the scales' width ``in / group_size``, and ``in`` is known from the model. So
-per-layer entries of the ``quantization`` block hold whatever prefix they are written with. Only ``mode`` is read there.
+per-layer entries of the ``quantization`` block hold whatever prefix they are written with. Only ``mode`` is read there,
+and that the shapes are not what the block's bits and group size give for another width.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from theodolite.checkpoint import Checkpoint
 
 WORD = 32
+BITS, GROUP_SIZES = (2, 3, 4, 5, 6, 8), (32, 64, 128)
+FEW_ROWS = 32
+"""A layer with fewer rows (two answers of a head) is unpacked on every device, as a packed product gains nothing."""
 
 
 def prepare(
@@ -35,17 +39,18 @@ def prepare(
         return weights
     parameters = dict(tree_flatten(model.parameters()))
     settings = {stem: _settings(stem, weights, parameters, checkpoint) for stem in stems}
-    if keep:
-        mlx_nn.quantize(model, class_predicate=lambda path, module: settings.get(path, False))
-        return weights
+    packed = {stem: s for stem, s in settings.items() if keep and parameters[f"{stem}.weight"].shape[0] >= FEW_ROWS}
+    if packed:
+        mlx_nn.quantize(model, class_predicate=lambda path, module: packed.get(path, False))
     dense = dict(weights)
-    for stem, setting in settings.items():
-        packed, scales = dense.pop(f"{stem}.weight"), dense.pop(f"{stem}.scales")
+    for stem in settings.keys() - packed.keys():
+        setting = settings[stem]
+        weight, scales = dense.pop(f"{stem}.weight"), dense.pop(f"{stem}.scales")
         biases = dense.pop(f"{stem}.biases", None)
         if setting["mode"] == "affine":
             scales = scales.astype(mx.float32)
             biases = None if biases is None else biases.astype(mx.float32)
-        dense[f"{stem}.weight"] = mx.dequantize(packed, scales, biases, dtype=mx.float32, **setting)
+        dense[f"{stem}.weight"] = mx.dequantize(weight, scales, biases, dtype=mx.float32, **setting)
     return dense
 
 
@@ -61,6 +66,9 @@ def _settings(
     width, packed, groups = parameter.shape[-1], weight.shape[-1], weights[f"{stem}.scales"].shape[-1]
     bits, group_size = packed * WORD // width, width // groups
     fits = packed * WORD == bits * width and groups * group_size == width and weight.dtype == mx.uint32
+    if mode == "affine":
+        fits = fits and bits in BITS and group_size in GROUP_SIZES
+        fits = fits and not _another_width(bits, group_size, packed, groups, checkpoint)
     if not fits or tuple(weight.shape[:-1]) != tuple(parameter.shape[:-1]):
         raise CheckpointError(
             f"{checkpoint.path}: {stem}.weight {list(weight.shape)} with {groups} groups a row does not unpack to the "
@@ -69,6 +77,16 @@ def _settings(
     if mode == "affine" and f"{stem}.biases" not in weights:
         raise CheckpointError(f"{checkpoint.path}: tensor {stem}.biases is missing beside {stem}.scales")
     return {"bits": bits, "group_size": group_size, "mode": mode}
+
+
+def _another_width(bits: int, group_size: int, packed: int, groups: int, checkpoint: Checkpoint) -> bool:
+    """Whether a tensor is one of another width, packed as the block says: 4 bits of a row twice as long look like 8."""
+    block = checkpoint.quantization
+    entries = [(part.get("bits"), part.get("group_size")) for part in block.values() if isinstance(part, dict)]
+    said_bits, said_group = block.get("bits"), block.get("group_size")
+    if said_bits is None or said_group is None or (bits, group_size) in ((said_bits, said_group), *entries):
+        return False
+    return bool(packed * WORD == said_bits * said_group * groups)
 
 
 def _mode(stem: str, checkpoint: Checkpoint) -> str:
