@@ -68,6 +68,10 @@ def test_parameters_per_layer_type() -> None:
     config = {"rope_parameters": {"full_attention": {"rope_theta": 7.0}, "sliding_attention": {"rope_theta": 9.0}}}
     assert RopeConfig.of(config, 8, layer_type="full_attention").base == 7.0
     assert RopeConfig.of(config, 8, layer_type="sliding_attention").base == 9.0
+    with pytest.raises(Unsupported, match="differ by layer type"):
+        RopeConfig.of(config, 8)
+    shared = {"rope_parameters": {"full_attention": {"rope_theta": 7.0}, "sliding_attention": {"rope_theta": 7.0}}}
+    assert RopeConfig.of(shared, 8).base == 7.0
 
 
 def test_nulls_and_missing_keys() -> None:

@@ -224,6 +224,10 @@ def decoders() -> None:
     embedder(
         "qwen3", "qwen3", made(Qwen3Model, Qwen3Config, qwen), qwen, QWEN, "lasttoken", files=tokens, wrap=wrap
     )  # fmt: skip
+    windowed = {**qwen, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+    embedder(
+        "qwen3", "qwen3_window", made(Qwen3Model, Qwen3Config, windowed), windowed, QWEN, "lasttoken", files=tokens
+    )
     prefix = (
         "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
         'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
@@ -280,6 +284,12 @@ def decoders() -> None:
     )  # fmt: skip
     model = made(Ministral3Model, Ministral3Config, ministral)
     embedder("nemotron", "ministral3", model, ministral, LLAMA, "mean", files=pads)
+    windowed = {**ministral, "sliding_window": 5}
+    model = made(Ministral3Model, Ministral3Config, windowed)
+    embedder("nemotron", "ministral3_window", model, windowed, LLAMA, "mean", files=pads)
+    bare = {key: value for key, value in ministral.items() if key not in ("rope_parameters", "rms_norm_eps")}
+    model = made(Ministral3Model, Ministral3Config, bare)
+    embedder("nemotron", "ministral3_bare", model, bare, LLAMA, "mean", files=pads)
 
 
 def lfm2() -> None:

@@ -83,9 +83,16 @@ class Config:
 
 
 def _windows(config: dict[str, Any]) -> tuple[int | None, ...]:
-    kinds, window = config.get("layer_types"), config.get("sliding_window")
-    if not kinds or window is None or config.get("use_sliding_window") is False:
+    kinds, window, count = config.get("layer_types"), config.get("sliding_window"), config["num_hidden_layers"]
+    if window is None or config.get("use_sliding_window") is False:
         return ()
+    if not kinds:
+        if not config.get("use_sliding_window"):
+            return ()
+        full = config.get("max_window_layers")  # Qwen before layer_types: the first layers see everything
+        kinds = ["sliding_attention" if i >= (28 if full is None else full) else "full_attention" for i in range(count)]
+    if len(kinds) != count:
+        raise CheckpointError(f"config.json: layer_types names {len(kinds)} layers, num_hidden_layers is {count}")
     return tuple(int(window) if kind == "sliding_attention" else None for kind in kinds)
 
 

@@ -63,11 +63,10 @@ class RopeConfig:
 
         :param layer_type: for configurations that give parameters per layer type, such as ``full_attention``.
         :param base: where the configuration names none.
-        :raises Unsupported: for a kind of scaling that is not served.
+        :raises Unsupported: for a kind of scaling that is not served, or layer types that differ where one is wanted.
         """
         given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        if layer_type is not None and isinstance(given.get(layer_type), dict):
-            given = given[layer_type]
+        given = _of_layers(given, layer_type)
         kind = given.get("rope_type") or given.get("type") or "default"
         if kind == "mrope":
             kind = "default"
@@ -131,6 +130,21 @@ class RopeConfig:
         low, high = max(low, 0), min(high, self.head_dim - 1)
         ramp = np.clip((np.arange(len(plain)) - low) / ((high - low) or 0.001), 0.0, 1.0)
         return 1.0 / (ramp / (plain * self.factor) + (1 - ramp) / plain)
+
+
+def _of_layers(given: dict[str, Any], layer_type: str | None) -> dict[str, Any]:
+    """The parameters of ``layer_type``, or the ones that all layer types share."""
+    kinds = {kind: own for kind, own in given.items() if isinstance(own, dict)}
+    if not kinds:
+        return given
+    if layer_type in kinds:
+        return kinds[layer_type]
+    first, *others = kinds.values()
+    if any(own != first for own in others):
+        raise Unsupported(
+            f"config.json: rope_parameters that differ by layer type ({', '.join(kinds)}) are not supported"
+        )
+    return first
 
 
 def _attention_factor(given: dict[str, Any], factor: float) -> float:

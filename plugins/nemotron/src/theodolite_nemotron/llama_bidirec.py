@@ -19,7 +19,7 @@ DROPPED = re.compile(r"^lm_head\.|(^|\.)(rotary_emb\.inv_freq|position_ids)$")
 
 @hookimpl
 def detect(checkpoint: Checkpoint) -> Profile | None:
-    named = checkpoint.architecture == "LlamaBidirectionalModel"
+    named = checkpoint.model_type == "llama_bidirec" or checkpoint.architecture == "LlamaBidirectionalModel"
     flagged = checkpoint.config.get("use_bidirectional_attention") is True
     if checkpoint.model_type not in ("llama_bidirec", "llama") or not (named or flagged):
         return None  # a plain Llama is a text generator

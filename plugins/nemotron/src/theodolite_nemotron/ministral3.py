@@ -5,6 +5,8 @@ The Llama 4 attention scale of each position counts from 0, as there is one pass
 
 from __future__ import annotations
 
+import dataclasses
+
 import mlx.core as mx
 import mlx.nn as mlx_nn
 
@@ -14,12 +16,43 @@ from theodolite.nn import masks
 from theodolite.nn.decoder import Config, Decoder
 from theodolite.values import Batch, Fit, Profile
 
+ROTATION = ("rope_parameters", "rope_scaling", "rope_theta")
+DEFAULTS = {
+    "rms_norm_eps": 1e-5,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 1_000_000.0,
+        "factor": 16.0,
+        "original_max_position_embeddings": 16384,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1,
+    },
+}
+"""What the reference takes where config.json says nothing."""
+
+
+def settings(checkpoint: Checkpoint) -> Config:
+    """Read config.json.
+
+    :raises CheckpointError: for a missing key.
+    :raises Unsupported: for options that are not served.
+    """
+    given = {key: value for key, value in checkpoint.config.items() if value is not None}
+    rotates = any(key in given for key in ROTATION)
+    config = Config.of({key: v for key, v in DEFAULTS.items() if key not in ROTATION or not rotates} | given)
+    window = given.get("sliding_window")
+    if window is not None and not given.get("layer_types"):
+        # the reference narrows every layer then, and counts a bidirectional window inclusively
+        return dataclasses.replace(config, windows=(int(window) + 1,) * config.num_hidden_layers)
+    return config
+
 
 @hookimpl
 def detect(checkpoint: Checkpoint) -> Profile | None:
     if checkpoint.model_type != "ministral3" or checkpoint.config.get("is_causal") is not False:
         return None  # with a causal mask it is a text generator
-    config = Config.of(checkpoint.config)
+    config = settings(checkpoint)
     return Profile(
         family="ministral3",
         fit=Fit.EXACT,
@@ -31,7 +64,7 @@ def detect(checkpoint: Checkpoint) -> Profile | None:
 
 @hookimpl
 def build(checkpoint: Checkpoint) -> mlx_nn.Module:
-    return Decoder(Config.of(checkpoint.config))
+    return Decoder(settings(checkpoint))
 
 
 @hookimpl

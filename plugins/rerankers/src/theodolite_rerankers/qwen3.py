@@ -62,7 +62,10 @@ def build(checkpoint: Checkpoint) -> mlx_nn.Module:
 @hookimpl
 def sanitize(checkpoint: Checkpoint, weights: dict[str, mx.array]) -> dict[str, mx.array]:
     named = {f"model.{name}" if name.startswith(TRUNK) else name: tensor for name, tensor in weights.items()}
-    head = "lm_head." if checkpoint.config.get("tie_word_embeddings") is False else "model.embed_tokens."
+    tied = checkpoint.config.get("tie_word_embeddings")
+    if tied is None:  # Qwen3's own default is a head of its own
+        tied = "lm_head.weight" not in named
+    head = "model.embed_tokens." if tied else "lm_head."
     rows = mx.array(answer_ids(checkpoint))
     score = {name.replace(head, "score.", 1): t[rows] for name, t in named.items() if name.startswith(head)}
     if not score:
