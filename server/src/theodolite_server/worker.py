@@ -52,6 +52,10 @@ class Job:
         at = bisect.bisect_left(self.pending, (length, -1))
         return self.pending[max(0, at - count) : at + count]
 
+    def take(self, i: int) -> None:
+        """Row ``i`` runs now; found by its length, as a search through many thousands would hold the lock."""
+        del self.pending[bisect.bisect_left(self.pending, (len(self.rows[i].input_ids), i))]
+
     def settle(self, set_result: Callable[[], None]) -> None:
         """Answer on the request's own loop, unless it has gone."""
 
@@ -214,7 +218,7 @@ class Worker:
                 return []
             chosen = choose(self._jobs, limits, self.engine.profile.width)
             for job, i in chosen:
-                job.pending.remove((len(job.rows[i].input_ids), i))
+                job.take(i)
                 if not job.started:
                     job.started, job.began = True, time.monotonic()
                     self._waiting -= 1
