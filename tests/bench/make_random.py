@@ -16,6 +16,7 @@ import numpy as np
 
 from theodolite.testing import tiny
 
+GEMMA = {"special": ["<pad>", "<eos>", "<bos>"], "before": "<bos>", "after": "<eos>"}
 QWEN = {"special": ["<|endoftext|>"], "after": "<|endoftext|>"}
 SHAPES: dict[str, dict[str, Any]] = {
     "qwen3-0.6b": {
@@ -27,6 +28,18 @@ SHAPES: dict[str, dict[str, Any]] = {
             "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8,
             "head_dim": 128, "rope_theta": 1000000.0, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
             "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+        },
+    },
+    "embeddinggemma-300m": {
+        "tokenizer": GEMMA,
+        "dtype": "F32",
+        "pooling": "mean",
+        "stored": {"dense.0.weight": [3072, 768], "dense.1.weight": [768, 3072]},
+        "config": {
+            "architectures": ["Gemma3TextModel"], "model_type": "gemma3_text", "vocab_size": 262144, "hidden_size": 768,
+            "intermediate_size": 1152, "num_hidden_layers": 24, "num_attention_heads": 3, "num_key_value_heads": 1,
+            "head_dim": 256, "sliding_window": 512, "sliding_window_pattern": 6, "query_pre_attn_scalar": 256,
+            "max_position_embeddings": 2048, "use_bidirectional_attention": True,
         },
     },
     "modernbert-base": {
@@ -53,11 +66,12 @@ SHAPES: dict[str, dict[str, Any]] = {
 WIDTHS = {"BF16": 2, "F32": 4}
 
 
-def parameters(config: dict[str, Any]) -> dict[str, list[int]]:
-    """Names and shapes, asked of the family itself."""
+def parameters(config: dict[str, Any], stored: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Names and shapes, asked of the family itself; it reads some (``stored``) from the tensors."""
     import tempfile
 
     from mlx.utils import tree_flatten
+    from safetensors.numpy import save_file
 
     from theodolite import registry
     from theodolite.checkpoint import Checkpoint
@@ -65,6 +79,7 @@ def parameters(config: dict[str, Any]) -> dict[str, list[int]]:
 
     with tempfile.TemporaryDirectory() as folder:
         tiny.write_files(Path(folder), {"config.json": config, "1_Pooling/config.json": {"pooling_mode": "mean"}})
+        save_file({name: np.zeros(dims, np.float32) for name, dims in stored.items()}, f"{folder}/model.safetensors")
         checkpoint = Checkpoint(Path(folder))
         model = registry.installed().elect(checkpoint, Task.EMBED).build(checkpoint)
         return {name: list(tensor.shape) for name, tensor in tree_flatten(model.parameters())}
@@ -76,7 +91,7 @@ def write(folder: Path, shape: str) -> None:
     files = {"config.json": recipe["config"], "1_Pooling/config.json": {"pooling_mode": recipe["pooling"]}}
     tiny.write_files(folder, files)
     tiny.tokenizer(recipe["tokenizer"]).save(str(folder / "tokenizer.json"))
-    shapes, dtype, at, header = parameters(recipe["config"]), recipe["dtype"], 0, {}
+    shapes, dtype, at, header = parameters(recipe["config"], recipe.get("stored", {})), recipe["dtype"], 0, {}
     for name, dims in shapes.items():
         end = at + int(np.prod(dims)) * WIDTHS[dtype]
         header[name] = {"dtype": dtype, "shape": dims, "data_offsets": [at, end]}
