@@ -10,7 +10,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
-SOURCES = ["csrc/math.cpp", "csrc/nanobind.cpp", "csrc/ops.cpp"]
+SOURCES = ["csrc/gemm.cpp", "csrc/math.cpp", "csrc/nanobind.cpp", "csrc/ops.cpp"]
 REASON_LENGTH = 300
 
 
@@ -54,13 +54,14 @@ class Build(build_ext):
 
 
 FLAGS = [
-    "-std=c++20", "-O3", "-fvisibility=hidden", "-fno-strict-aliasing", "-pthread",
+    "-std=c++20", "-O3", "-g0", "-fvisibility=hidden", "-fno-strict-aliasing", "-pthread",
     # reductions may be reordered; not-a-number and infinities keep their meaning
     "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros", "-ffp-contract=fast",
 ]  # fmt: skip
 extension = Extension(
     "theodolite_cpu._ops",
     sources=SOURCES,
+    depends=sorted(str(header) for header in HERE.glob("csrc/*.h")),
     language="c++",
     define_macros=[("NB_DOMAIN", "mlx"), ("NDEBUG", None)],
     extra_compile_args=FLAGS,

@@ -1,9 +1,5 @@
 #include "math.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 namespace theodolite {
 
 namespace {
@@ -38,84 +34,7 @@ INLINE void gate_all(const float* gate, const float* up, float* out, long count)
   }
 }
 
-#if defined(__x86_64__)
-
-#define AVX2 __attribute__((target("avx2,fma")))
-constexpr long LANES = 8, TILE_ROWS = 4, TILE_COLUMNS = 2;
-
-AVX2 inline float total(__m256 v) {
-  __m128 half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-  half = _mm_add_ps(half, _mm_movehl_ps(half, half));
-  return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
-}
-
-// ROWS x COLUMNS dot products at once, so that every number loaded is used several times.
-template <long ROWS, long COLUMNS>
-AVX2 inline void tile(const float* x, const float* w, float* y, long k, long stride) {
-  __m256 sums[ROWS][COLUMNS];
-#pragma GCC unroll 4
-  for (long r = 0; r < ROWS; r++) {
-#pragma GCC unroll 2
-    for (long c = 0; c < COLUMNS; c++) sums[r][c] = _mm256_setzero_ps();
-  }
-  long i = 0;
-  for (; i + LANES <= k; i += LANES) {
-    __m256 columns[COLUMNS];
-#pragma GCC unroll 2
-    for (long c = 0; c < COLUMNS; c++) columns[c] = _mm256_loadu_ps(w + c * k + i);
-#pragma GCC unroll 4
-    for (long r = 0; r < ROWS; r++) {
-      __m256 row = _mm256_loadu_ps(x + r * k + i);
-#pragma GCC unroll 2
-      for (long c = 0; c < COLUMNS; c++) sums[r][c] = _mm256_fmadd_ps(row, columns[c], sums[r][c]);
-    }
-  }
-#pragma GCC unroll 4
-  for (long r = 0; r < ROWS; r++) {
-#pragma GCC unroll 2
-    for (long c = 0; c < COLUMNS; c++) {
-      float sum = total(sums[r][c]);
-      for (long j = i; j < k; j++) sum += x[r * k + j] * w[c * k + j];
-      y[r * stride + c] = sum;
-    }
-  }
-}
-
-template <long COLUMNS>
-AVX2 inline void columns(const float* x, const float* w, float* y, long m, long k, long stride) {
-  long r = 0;
-  for (; r + TILE_ROWS <= m; r += TILE_ROWS) {
-    tile<TILE_ROWS, COLUMNS>(x + r * k, w, y + r * stride, k, stride);
-  }
-  for (; r < m; r++) {
-    tile<1, COLUMNS>(x + r * k, w, y + r * stride, k, stride);
-  }
-}
-
-AVX2 void few_rows_avx2(const float* x, const float* w, float* y, long m, long n, long k, long stride) {
-  long c = 0;
-  for (; c + TILE_COLUMNS <= n; c += TILE_COLUMNS) {
-    columns<TILE_COLUMNS>(x, w + c * k, y + c, m, k, stride);
-  }
-  for (; c < n; c++) {
-    columns<1>(x, w + c * k, y + c, m, k, stride);
-  }
-}
-
-#endif
-
 }  // namespace
-
-bool few_rows(const float* x, const float* w, float* y, long m, long n, long k, long stride) {
-#if defined(__x86_64__)
-  static const bool usable = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (usable) {
-    few_rows_avx2(x, w, y, m, n, k, stride);
-    return true;
-  }
-#endif
-  return false;
-}
 
 #define EACH(call)                                                                     \
   switch (act) {                                                                       \
@@ -205,20 +124,23 @@ WIDE void rms_norm(const float* x, const float* weight, float* out, long rows, l
   }
 }
 
-WIDE void softmax(float* x, long width) {
+WIDE float exponents(float* x, long width, float scale) {
   float top = x[0];
   for (long i = 1; i < width; i++) {
     top = x[i] > top ? x[i] : top;
   }
   float sum = 0.0f;
   for (long i = 0; i < width; i++) {
-    float e = fast_exp(x[i] - top);
+    float e = fast_exp((x[i] - top) * scale);
     x[i] = e;
     sum += e;
   }
-  float scale = 1.0f / sum;
+  return sum;
+}
+
+WIDE void multiply_by(float* x, long width, float factor) {
   for (long i = 0; i < width; i++) {
-    x[i] *= scale;
+    x[i] *= factor;
   }
 }
 

@@ -6,8 +6,13 @@
 #include <cstdint>
 #include <cstring>
 
+// Chosen by what a processor can do, not by its maker's name for it ("arch=haswell" is never taken on AMD).
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define WIDE __attribute__((target_clones("default", "arch=haswell", "arch=skylake-avx512")))
+#if __GNUC__ >= 12
+#define WIDE __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+#else
+#define WIDE __attribute__((target_clones("default", "avx2", "avx512f")))
+#endif
 #else
 #define WIDE
 #endif
@@ -82,9 +87,6 @@ INLINE float apply(float x) {
   }
 }
 
-// y[m, n] = x[m, k] w[n, k]^T for few rows m, reading the weights once and packing nothing; y's rows lie `stride` apart.
-// False, and nothing done, on a processor without AVX2.
-bool few_rows(const float* x, const float* w, float* y, long m, long n, long k, long stride);
 // y[r, :] = act(y[r, :] + bias), for rows of `width` numbers that lie `stride` apart.
 void finish(float* y, const float* bias, long rows, long width, long stride, Act act);
 // out = act(x)
@@ -96,8 +98,10 @@ void layer_norm(
     const float* x, const float* residual, const float* weight, const float* bias, float* out, long rows, long width,
     float eps);
 void rms_norm(const float* x, const float* weight, float* out, long rows, long width, float eps);
-// In place: the softmax of the `width` numbers at x.
-void softmax(float* x, long width);
+// In place: exp(scale (x - the largest x)), for a scale above zero; the sum of them.
+float exponents(float* x, long width, float scale);
+// x *= factor
+void multiply_by(float* x, long width, float factor);
 // out = x rotated by half: first * cos - second * sin, second * cos + first * sin.
 void rotate(const float* x, const float* cos, const float* sin, float* out, long half);
 

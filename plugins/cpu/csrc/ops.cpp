@@ -1,16 +1,18 @@
 // The operations as MLX primitives on the CPU stream: nothing is copied on the way in or out, and nothing is computed
-// before MLX asks for it. Products are OpenBLAS's, called single-threaded per block inside our own pool, so that bias and
-// activation are applied while a block is in cache and two pools never fight.
+// before MLX asks for it. Products are computed per block inside our own pool, by our own tiles on AVX2 and by OpenBLAS,
+// single-threaded, elsewhere: so bias and activation are applied while a block is in cache and two pools never fight.
 #include <dlfcn.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
 
+#include "gemm.h"
 #include "math.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/mlx.h"
@@ -29,7 +31,9 @@ namespace theodolite {
 using Sgemm = void (*)(int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*, int);
 Sgemm sgemm = nullptr;
 constexpr int ROWS = 101, PLAIN = 111, TURNED = 112;
-constexpr long FEW = 24, ROW_BLOCK = 512, QUERY_BLOCK = 64, NORM_BLOCK = 64, FLAT_BLOCK = 1 << 14;
+constexpr long FEW = 24, ROW_BLOCK = 512, QUERY_BLOCK = 96, NORM_BLOCK = 64, FLAT_BLOCK = 1 << 14;
+constexpr long TILED_ROWS = 96, TILED_COLUMNS = 256, IN_CACHE = 64;
+constexpr long ALONE = 1 << 20;  // multiplications that are done before another thread has woken up
 
 // Opens the BLAS and keeps large blocks of memory from going back to the system at every free.
 void setup(const std::string& library) {
@@ -53,12 +57,52 @@ long blocks(long count, long size) {
   return (count + size - 1) / size;
 }
 
+std::unique_ptr<float[]> scratch(long count) {
+  return std::unique_ptr<float[]>(new float[count]);  // not zeroed
+}
+
+// All panels of w [n, k], one after the other.
+void pack(const float* w, float* panels, long n, long k) {
+  long each = std::max(1L, FLAT_BLOCK / (PANEL * k)) * PANEL;
+  Pool::get().run(blocks(n, each), [&](int i) {
+    for (long first = i * each; first < std::min(n, (i + 1) * each); first += PANEL) {
+      pack_panel(w, k, n, k, first, panels + first * k);
+    }
+  });
+}
+
+// y = act(x w^T + bias) with w packed. Jobs are blocks of rows and columns; few rows are cut by columns alone.
+void packed_linear(
+    const float* x, const float* panels, const float* bias, float* y, long m, long n, long k, Act act) {
+  Pool& pool = Pool::get();
+  long row_parts = blocks(m, TILED_ROWS), rows = blocks(blocks(m, row_parts), TILE) * TILE;
+  row_parts = blocks(m, rows);
+  long parts = m * n * k < ALONE ? 1 : std::max(blocks(n, TILED_COLUMNS), blocks(4L * pool.size(), row_parts));
+  long columns = blocks(blocks(n, parts), PANEL) * PANEL;
+  parts = blocks(n, columns);
+  pool.run(row_parts * parts, [&](int job) {
+    long top = job / parts * rows, left = job % parts * columns;
+    long high = std::min(rows, m - top), right = std::min(n, left + columns);
+    for (; left < right; left += IN_CACHE) {
+      long wide = std::min(IN_CACHE, right - left);
+      float* to = y + top * n + left;
+      multiply(x + top * k, k, panels + left * k, PANEL * k, PANEL, to, n, high, wide, k);
+      finish(to, bias == nullptr ? nullptr : bias + left, high, wide, n, act);
+    }
+  });
+}
+
 // y = act(x w^T + bias): [m, k] x [n, k] -> [m, n]. Many rows are cut by rows, few by columns.
 void linear(const float* x, const float* w, const float* bias, float* y, long m, long n, long k, Act act) {
   Pool& pool = Pool::get();
-  long threads = pool.size();
-  if (m >= 48 * threads) {
-    long parts = threads * blocks(m, ROW_BLOCK * threads);
+  if (tiles() && m > FEW) {
+    auto panels = scratch(packed_size(n, k));
+    pack(w, panels.get(), n, k);
+    packed_linear(x, panels.get(), bias, y, m, n, k, act);
+    return;
+  }
+  if (m >= 48L * pool.size()) {
+    long parts = pool.size() * blocks(m, ROW_BLOCK * pool.size());
     long size = blocks(blocks(m, parts), 8) * 8;
     pool.run(blocks(m, size), [&](int i) {
       long first = i * size, rows = std::min(size, m - first);
@@ -67,11 +111,12 @@ void linear(const float* x, const float* w, const float* bias, float* y, long m,
     });
     return;
   }
-  long size = blocks(blocks(n, threads), 16) * 16;
+  long size = m * n * k < ALONE ? n : blocks(blocks(n, 4L * pool.size()), 16) * 16;
   pool.run(blocks(n, size), [&](int i) {
     long first = i * size, columns = std::min(size, n - first);
-    // OpenBLAS would spend its time packing the weights
-    if (m > FEW || !few_rows(x, w + first * k, y + first, m, columns, k, n)) {
+    if (tiles()) {
+      few_rows(x, w + first * k, y + first, m, columns, k, n);
+    } else {
       sgemm(ROWS, PLAIN, TURNED, m, columns, k, 1.0f, x, k, w + first * k, k, 0.0f, y + first, n);
     }
     finish(y + first, bias == nullptr ? nullptr : bias + first, m, columns, n, act);
@@ -91,20 +136,39 @@ struct Attention {
 
   // Scores of one block of queries are held at a time. Padding queries give zeros: nobody may read them.
   void operator()(Heads q, Heads k, Heads v, const int32_t* real, float* out) const {
-    long query_blocks = blocks(length, QUERY_BLOCK);
-    Pool::get().run(b * h * query_blocks, [&](int job) {
+    long query_blocks = blocks(length, QUERY_BLOCK), each = packed_size(length, width);
+    std::unique_ptr<float[]> panels;
+    auto pack_keys = [&](int i) {
+      const float* from = k.data + i / groups * k.batch + i % groups * k.head;
+      for (long first = 0; first < length; first += PANEL) {
+        pack_panel(from, k.row, length, width, first, panels.get() + i * each + first * width);
+      }
+    };
+    auto attend = [&](int job) {
       long row = job / (h * query_blocks), head = job / query_blocks % h, first = job % query_blocks * QUERY_BLOCK;
-      const int32_t* keep = real == nullptr ? nullptr : real + row * length;
+      long group = head / (h / groups);
       block(
-          q.data + row * q.batch + head * q.head, q.row, k.data + row * k.batch + head / (h / groups) * k.head, k.row,
-          v.data + row * v.batch + head / (h / groups) * v.head, v.row, keep,
-          out + row * length * h * width + head * width, first, std::min(length, first + QUERY_BLOCK));
-    });
+          {q.data + row * q.batch + head * q.head, q.row}, {k.data + row * k.batch + group * k.head, k.row},
+          panels == nullptr ? nullptr : panels.get() + (row * groups + group) * each,
+          {v.data + row * v.batch + group * v.head, v.row}, real == nullptr ? nullptr : real + row * length,
+          {out + row * length * h * width + head * width, h * width}, first, std::min(length, first + QUERY_BLOCK));
+    };
+    if (tiles()) {
+      panels = scratch(b * groups * each);
+      Pool::get().run(b * groups, pack_keys, b * h * length * width < ALONE / 16);
+    }
+    Pool::get().run(b * h * query_blocks, attend, b * h * length * length * width < ALONE);
   }
 
+  template <class Number>
+  struct Rows {
+    Number* data;
+    long step;
+  };
+
   void block(
-      const float* q, long q_row, const float* k, long k_row, const float* v, long v_row, const int32_t* keep,
-      float* out, long first, long last) const {
+      Rows<const float> q, Rows<const float> k, const float* panels, Rows<const float> v, const int32_t* keep,
+      Rows<float> out, long first, long last) const {
     long low = window ? std::max(0L, first - window + 1) : 0;
     long high = window ? std::min(length, last + window - 1) : length;
     high = causal ? std::min(high, last) : high;
@@ -115,49 +179,62 @@ struct Attention {
       for (long i = first; i < last; i++) any |= keep[i] != 0;
       high = any ? high : low;
     }
-    long keys = high - low, rows = last - first, o_row = h * width;
+    low = low / PANEL * PANEL;  // where a panel of packed keys begins
+    long keys = high - low, rows = last - first;
     if (keys <= 0) {
-      for (long i = first; i < last; i++) std::fill_n(out + i * o_row, width, 0.0f);
+      for (long i = first; i < last; i++) std::fill_n(out.data + i * out.step, width, 0.0f);
       return;
     }
-    static thread_local std::vector<float> scratch;
-    scratch.resize(std::max<size_t>(scratch.size(), rows * keys));
-    float* scores = scratch.data();
-    sgemm(
-        ROWS, PLAIN, TURNED, rows, keys, width, scale, q + first * q_row, q_row, k + low * k_row, k_row, 0.0f, scores,
-        keys);
-    for (long i = 0; i < rows; i++) weigh(scores + i * keys, first + i, low, high, keep);
-    sgemm(
-        ROWS, PLAIN, PLAIN, rows, width, keys, 1.0f, scores, keys, v + low * v_row, v_row, 0.0f, out + first * o_row,
-        o_row);
+    static thread_local std::vector<float> held;
+    held.resize(std::max<size_t>(held.size(), rows * keys));
+    float* scores = held.data();
+    const float* queries = q.data + first * q.step;
+    if (panels != nullptr) {
+      multiply(queries, q.step, panels + low * width, PANEL * width, PANEL, scores, keys, rows, keys, width);
+    } else {
+      sgemm(
+          ROWS, PLAIN, TURNED, rows, keys, width, 1.0f, queries, q.step, k.data + low * k.step, k.step, 0.0f, scores,
+          keys);
+    }
+    float shares[QUERY_BLOCK];
+    for (long i = 0; i < rows; i++) shares[i] = weigh(scores + i * keys, first + i, low, high, keep);
+    const float* values = v.data + low * v.step;
+    float* to = out.data + first * out.step;
+    if (panels != nullptr && width % PANEL == 0) {
+      multiply(scores, keys, values, PANEL, v.step, to, out.step, rows, width, keys);
+    } else {
+      sgemm(
+          ROWS, PLAIN, PLAIN, rows, width, keys, 1.0f, scores, keys, values, v.step, 0.0f, to, out.step);
+    }
+    for (long i = 0; i < rows; i++) multiply_by(to + i * out.step, width, shares[i]);
   }
 
-  // Softmax over the keys that this query may see; the others get no weight.
-  void weigh(float* scores, long query, long low, long high, const int32_t* keep) const {
-    if (keep != nullptr && keep[query] == 0) {
-      std::fill_n(scores, high - low, 0.0f);
-      return;
-    }
+  // Weights of the keys that this query may see, zero for the others; returns what makes them sum to one.
+  float weigh(float* scores, long query, long low, long high, const int32_t* keep) const {
     long from = window ? std::max(low, query - window + 1) : low;
     long to = window ? std::min(high, query + window) : high;
     to = causal ? std::min(to, query + 1) : to;
+    if (keep != nullptr) {
+      while (from < to && keep[from] == 0) from++;
+    }
+    if (from >= to || (keep != nullptr && keep[query] == 0)) {
+      std::fill_n(scores, high - low, 0.0f);
+      return 0.0f;
+    }
     bool holes = false;
     if (keep != nullptr) {
       for (long i = from; i < to; i++) holes |= keep[i] == 0;
     }
-    if (holes) {
-      for (long i = from; i < to; i++) {
-        if (keep[i] == 0) scores[i - low] = -INFINITY;
-      }
+    for (long i = from; holes && i < to; i++) {
+      if (keep[i] == 0) scores[i - low] = -INFINITY;
     }
     std::fill(scores, scores + (from - low), 0.0f);
-    softmax(scores + (from - low), to - from);
+    float sum = exponents(scores + (from - low), to - from, scale);
     std::fill(scores + (to - low), scores + (high - low), 0.0f);
-    if (holes) {
-      for (long i = from; i < to; i++) {
-        if (keep[i] == 0) scores[i - low] = 0.0f;
-      }
+    for (long i = from; holes && i < to; i++) {
+      if (keep[i] == 0) scores[i - low] = 0.0f;
     }
+    return 1.0f / sum;
   }
 };
 
@@ -241,6 +318,26 @@ mx::array linear_op(const mx::array& x, const mx::array& weight, const Maybe& bi
   int b = add(inputs, bias);
   return lazily("Linear", shape, std::move(inputs), [=](const std::vector<mx::array>& in, float* out) {
     linear(at(in, 0), at(in, 1), at(in, b), out, m, n, k, static_cast<Act>(act));
+  });
+}
+
+// The weights [n, k] as panels, to be given to `packed_linear_op` again and again.
+mx::array pack_op(const mx::array& weight) {
+  long n = weight.shape(0), k = weight.shape(1);
+  mx::Shape shape{static_cast<int>(blocks(n, PANEL)), static_cast<int>(k), static_cast<int>(PANEL)};
+  return lazily("Pack", shape, {flat(weight)}, [=](const std::vector<mx::array>& in, float* out) {
+    pack(at(in, 0), out, n, k);
+  });
+}
+
+mx::array packed_linear_op(const mx::array& x, const mx::array& panels, long n, const Maybe& bias, int act) {
+  long k = panels.shape(1), m = x.size() / std::max(k, 1L);
+  auto shape = x.shape();
+  shape.back() = n;
+  std::vector<mx::array> inputs{flat(x), panels};
+  int b = add(inputs, bias);
+  return lazily("PackedLinear", shape, std::move(inputs), [=](const std::vector<mx::array>& in, float* out) {
+    packed_linear(at(in, 0), at(in, 1), at(in, b), out, m, n, k, static_cast<Act>(act));
   });
 }
 
@@ -397,6 +494,12 @@ mx::array rope_op(const mx::array& x, const mx::array& wavelengths) {
 NB_MODULE(_ops, m) {
   using namespace theodolite;
   m.def("setup", &setup, nb::arg("library"));
+  m.attr("PANEL") = PANEL;
+  m.def("tiles", &tiles);
+  m.def("pack", &pack_op, nb::arg("weight"));
+  m.def(
+      "packed_linear", &packed_linear_op, nb::arg("x"), nb::arg("panels"), nb::arg("n"), nb::arg("bias").none(),
+      nb::arg("act"));
   m.def("threads", [] { return Pool::get().size(); });
   m.def("linear", &linear_op, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("act"));
   m.def("activation", &activation_op, nb::arg("x"), nb::arg("act"));

@@ -2,90 +2,114 @@
 // they sleep, as the next operation follows within microseconds.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <mutex>
+#include <new>
 #include <thread>
-#include <vector>
+
+#include <pthread.h>
 
 namespace theodolite {
 
 class Pool {
  public:
   static Pool& get() {
-    static Pool* pool = new Pool();  // never destroyed: threads may outlive static destructors
+    static Pool* pool = make();
     return *pool;
   }
 
   int size() const {
-    return static_cast<int>(threads_.size()) + 1;
+    return wanted_;
   }
 
-  // Calls job(0) ... job(count - 1), in any order, on all threads; returns when all are done.
-  void run(int count, const std::function<void(int)>& job) {
-    if (count <= 1 || threads_.empty()) {
+  // Calls job(0) ... job(count - 1), in any order, on all threads; returns when all are done. A thread that comes too
+  // late is not waited for. `alone`: on the caller only, for work that is done before another thread has woken up.
+  void run(int count, const std::function<void(int)>& job, bool alone = false) {
+    if (alone || count <= 1 || wanted_ == 1) {
       for (int i = 0; i < count; i++) {
         job(i);
       }
       return;
     }
     std::lock_guard<std::mutex> one_at_a_time(callers_);
+    start();
     job_ = &job;
-    count_ = count;
-    next_.store(0, std::memory_order_relaxed);
-    busy_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
+    unfinished_.store(count, std::memory_order_relaxed);
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      epoch_.fetch_add(1, std::memory_order_release);
+      epoch_++;
+      tickets_.store(epoch_ << 32 | static_cast<uint32_t>(count), std::memory_order_release);
     }
     wake_.notify_all();
-    work();
-    while (busy_.load(std::memory_order_acquire) > 0) {
+    while (work()) {
+    }
+    while (unfinished_.load(std::memory_order_acquire) > 0) {
       std::this_thread::yield();
     }
   }
 
  private:
-  static constexpr int SPINS = 4000;
+  static constexpr int SPINS = 2000;
 
-  Pool() {
-    int wanted = static_cast<int>(std::thread::hardware_concurrency());
-    for (int i = 1; i < wanted; i++) {
-      threads_.emplace_back([this] { loop(); });
-      threads_.back().detach();
+  static Pool* make() {
+    static Pool* pool;
+    pool = new Pool();  // never destroyed: threads may outlive static destructors
+    // a fork copies no threads: the child starts its own
+    pthread_atfork(nullptr, nullptr, [] { new (pool) Pool(); });
+    return pool;
+  }
+
+  Pool() : wanted_(std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {}
+
+  void start() {
+    for (; started_ < wanted_ - 1; started_++) {
+      std::thread([this] { loop(); }).detach();
     }
   }
 
-  void work() {
-    for (int i = next_.fetch_add(1); i < count_; i = next_.fetch_add(1)) {
-      (*job_)(i);
-    }
+  // Does one job, if one is left. A ticket that was taken keeps its run from ending, and so job_ from changing.
+  bool work() {
+    uint64_t tickets = tickets_.load(std::memory_order_acquire);
+    do {
+      if (static_cast<uint32_t>(tickets) == 0) return false;
+    } while (!tickets_.compare_exchange_weak(tickets, tickets - 1, std::memory_order_acq_rel));
+    (*job_)(static_cast<int>(static_cast<uint32_t>(tickets) - 1));
+    unfinished_.fetch_sub(1, std::memory_order_release);
+    return true;
+  }
+
+  bool idle() const {
+    return static_cast<uint32_t>(tickets_.load(std::memory_order_acquire)) == 0;
   }
 
   void loop() {
-    unsigned long seen = 0;
     while (true) {
-      for (int i = 0; i < SPINS && epoch_.load(std::memory_order_acquire) == seen; i++) {
+      for (int i = 0; i < SPINS && idle(); i++) {
+#if defined(__x86_64__)
         __builtin_ia32_pause();
+#endif
       }
-      if (epoch_.load(std::memory_order_acquire) == seen) {
+      if (idle()) {
         std::unique_lock<std::mutex> lock(mutex_);
-        wake_.wait(lock, [&] { return epoch_.load(std::memory_order_acquire) != seen; });
+        wake_.wait(lock, [&] { return !idle(); });
       }
-      seen = epoch_.load(std::memory_order_acquire);
-      work();
-      busy_.fetch_sub(1, std::memory_order_release);
+      while (work()) {
+      }
     }
   }
 
-  std::vector<std::thread> threads_;
+  const int wanted_;
+  int started_ = 0;
   std::mutex callers_, mutex_;
   std::condition_variable wake_;
-  std::atomic<unsigned long> epoch_{0};
-  std::atomic<int> next_{0}, busy_{0};
+  uint64_t epoch_ = 0;
+  std::atomic<uint64_t> tickets_{0};  // the run's number, and how many of its jobs nobody has taken
+  std::atomic<int> unfinished_{0};
   const std::function<void(int)>* job_ = nullptr;
-  int count_ = 0;
 };
 
 }  // namespace theodolite

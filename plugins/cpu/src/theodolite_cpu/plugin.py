@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import weakref
 from functools import cache
 from importlib import metadata, resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import mlx.core as mx  # before the extension, which is linked against its library
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from theodolite.nn.masks import Mask
 
 PRIORITY = 20
+PACKED_BYTES = 384 * 1024 * 1024
+"""Most memory for packed copies of weights. They pay for small models, above all with short texts: a large model's
+weights come from memory anyway, and are packed in passing."""
 ACTS = {None: 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "relu": 4, "tanh": 5, "quick_gelu": 6}
 
 
@@ -76,7 +80,47 @@ def ours(*arrays: mx.array | None) -> bool:
 def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None, act: str | None = None) -> mx.array:
     if not ours(x, weight, bias):
         return tables.linear(x, weight, bias, act)
+    if (panels := packed(weight)) is not None:
+        return load()[0].packed_linear(x, panels, weight.shape[0], bias, ACTS[act])
     return load()[0].linear(x, weight, bias, ACTS[act])
+
+
+class Packed:
+    """A weight that was used, and from its second use on its packed copy; both end with the weight."""
+
+    held = 0
+    known: ClassVar[dict[int, Packed]] = {}
+
+    def __init__(self, weight: mx.array) -> None:
+        key = id(weight)
+        self.panels: mx.array | None = None
+        self.size = 0
+        self.weight = weakref.ref(weight, lambda _: self.forget(key))
+
+    def pack(self, weight: mx.array) -> None:
+        size = -(-weight.shape[0] // load()[0].PANEL) * load()[0].PANEL * weight.shape[1] * weight.itemsize
+        if Packed.held + size <= PACKED_BYTES:
+            self.panels = load()[0].pack(weight)
+            mx.eval(self.panels)  # another thread may use it next
+            self.size = size
+            Packed.held += size
+
+    def forget(self, key: int) -> None:
+        Packed.known.pop(key, None)
+        Packed.held -= self.size
+
+
+def packed(weight: mx.array) -> mx.array | None:
+    """The packed copy of a weight that is used again and again, where the extension has tiles for this processor."""
+    if not load()[0].tiles():
+        return None
+    entry = Packed.known.get(id(weight))
+    if entry is None:
+        Packed.known[id(weight)] = Packed(weight)
+        return None
+    if entry.panels is None:
+        entry.pack(weight)
+    return entry.panels
 
 
 def activation(x: mx.array, name: str) -> mx.array:
@@ -88,7 +132,7 @@ def gated(gate: mx.array, up: mx.array, act: str) -> mx.array:
 
 
 def attention(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Mask | None) -> mx.array:
-    if not ours(q, k, v) or q.shape[2:] != k.shape[2:] or k.shape != v.shape:
+    if not ours(q, k, v) or q.shape[2:] != k.shape[2:] or k.shape != v.shape or scale <= 0:
         return tables.attention(q, k, v, scale, mask)
     if mask is None:
         return load()[0].attention(q, k, v, scale, None, False, 0)
