@@ -183,3 +183,13 @@ def test_a_build_for_another_mlx_is_not_imported(monkeypatch, tmp_path) -> None:
         assert "not built" in (plugin.reason() or "")
     finally:
         plugin.load.cache_clear()
+
+
+@built
+@pytest.mark.parametrize("m", [1, 7, 30, 200])
+def test_a_repeated_product_gives_the_same_numbers(m: int) -> None:
+    """Packing a weight on a later use would round differently from then on."""
+    x, weight, bias = array(m, 64), array(96, 64), array(96)
+    first = np.array(plugin.linear(x, weight, bias, "gelu"))
+    for _ in range(3):
+        np.testing.assert_array_equal(np.array(plugin.linear(x, weight, bias, "gelu")), first)

@@ -86,7 +86,11 @@ def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None, act: str
 
 
 class Packed:
-    """A weight that was used, and from its second use on its packed copy; both end with the weight."""
+    """A weight that was used and its packed copy, or that it has none; both end with the weight.
+
+    Decided at the first use and for good: packed and plain products round differently, and a repeated request must
+    give the same numbers.
+    """
 
     held = 0
     known: ClassVar[dict[int, Packed]] = {}
@@ -96,8 +100,6 @@ class Packed:
         self.panels: mx.array | None = None
         self.size = 0
         self.weight = weakref.ref(weight, lambda _: self.forget(key))
-
-    def pack(self, weight: mx.array) -> None:
         size = -(-weight.shape[0] // load()[0].PANEL) * load()[0].PANEL * weight.shape[1] * weight.itemsize
         if Packed.held + size <= PACKED_BYTES:
             self.panels = load()[0].pack(weight)
@@ -111,15 +113,12 @@ class Packed:
 
 
 def packed(weight: mx.array) -> mx.array | None:
-    """The packed copy of a weight that is used again and again, where the extension has tiles for this processor."""
+    """The packed copy of a weight, where the extension has tiles for this processor and there is room for one."""
     if not load()[0].tiles():
         return None
     entry = Packed.known.get(id(weight))
     if entry is None:
-        Packed.known[id(weight)] = Packed(weight)
-        return None
-    if entry.panels is None:
-        entry.pack(weight)
+        entry = Packed.known[id(weight)] = Packed(weight)
     return entry.panels
 
 
