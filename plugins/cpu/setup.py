@@ -10,7 +10,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
-SOURCES = ["csrc/gemm.cpp", "csrc/math.cpp", "csrc/nanobind.cpp", "csrc/ops.cpp"]
+SOURCES = ["gemm", "math", "nanobind", "ops", "products"]
 REASON_LENGTH = 300
 
 
@@ -60,7 +60,7 @@ FLAGS = [
 ]  # fmt: skip
 extension = Extension(
     "theodolite_cpu._ops",
-    sources=SOURCES,
+    sources=[f"csrc/{name}.cpp" for name in SOURCES],
     depends=sorted(str(header) for header in HERE.glob("csrc/*.h")),
     language="c++",
     define_macros=[("NB_DOMAIN", "mlx"), ("NDEBUG", None)],

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BATCH_TOKENS = 16_384
 """Most padded tokens of one forward pass; a batch of long rows holds fewer of them."""
-CACHE_LIMIT = 512 * 1024 * 1024
+CACHE_LIMIT = 128 * 1024 * 1024
 """Bytes of freed buffers that MLX may keep; every new length makes new sizes, so without a bound it only grows."""
 POOLING_NAMES = {"last": Pooling.LASTTOKEN, **{mode.value: mode for mode in Pooling}}
 log = logging.getLogger("theodolite")

@@ -60,6 +60,34 @@ def test_linear(m: int, n: int, k: int, act: str | None) -> None:
 
 
 @built
+@pytest.mark.parametrize("m", [1, 2, 5, 6, 7, 13, 24, 25, 96, 97, 205])
+@pytest.mark.parametrize(("n", "k"), [(16, 8), (15, 7), (33, 400), (300, 65), (64, 1000)])
+def test_products_of_every_remainder_of_a_tile(m: int, n: int, k: int) -> None:
+    x, weight, bias = array(m, k), array(n, k), array(n)
+    exact = np.array(x).astype(np.float64) @ np.array(weight).astype(np.float64).T + np.array(bias)
+    np.testing.assert_allclose(np.array(plugin.linear(x, weight, bias)), exact, atol=1e-6 * k**0.5 * 4)
+    unpacked = plugin.load()[0].linear(x, weight, bias, 0)
+    np.testing.assert_allclose(np.array(unpacked), exact, atol=1e-6 * k**0.5 * 4)
+
+
+@built
+def test_packed_weights_end_with_their_model_and_keep_to_their_bound(monkeypatch) -> None:
+    if not plugin.load()[0].tiles():
+        pytest.skip("this processor computes with OpenBLAS's own tiles")
+    before = plugin.Packed.held
+    weight = array(40, 24)
+    assert plugin.packed(weight).shape == (3, 24, 16)
+    assert plugin.Packed.held == before + 3 * 24 * 16 * 4
+    monkeypatch.setattr(plugin, "PACKED_BYTES", plugin.Packed.held)
+    other = array(40, 24)
+    assert [plugin.packed(other) for _ in range(2)] == [None] * 2
+    key = id(weight)
+    del weight
+    assert plugin.Packed.held == before
+    assert key not in plugin.Packed.known
+
+
+@built
 @pytest.mark.parametrize("act", ACTS[1:])
 def test_activations_and_gates(act: str) -> None:
     x = array(3, 7, 80) * 3

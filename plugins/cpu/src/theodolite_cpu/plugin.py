@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import weakref
 from functools import cache
 from importlib import metadata, resources
@@ -93,6 +94,7 @@ class Packed:
     """
 
     held = 0
+    lock = threading.RLock()  # a weight may end while another is packed
     known: ClassVar[dict[int, Packed]] = {}
 
     def __init__(self, weight: mx.array) -> None:
@@ -108,17 +110,19 @@ class Packed:
             Packed.held += size
 
     def forget(self, key: int) -> None:
-        Packed.known.pop(key, None)
-        Packed.held -= self.size
+        with Packed.lock:
+            Packed.known.pop(key, None)
+            Packed.held -= self.size
 
 
 def packed(weight: mx.array) -> mx.array | None:
     """The packed copy of a weight, where the extension has tiles for this processor and there is room for one."""
     if not load()[0].tiles():
         return None
-    entry = Packed.known.get(id(weight))
-    if entry is None:
-        entry = Packed.known[id(weight)] = Packed(weight)
+    if (entry := Packed.known.get(id(weight))) is None:
+        with Packed.lock:
+            if (entry := Packed.known.get(id(weight))) is None:
+                entry = Packed.known[id(weight)] = Packed(weight)
     return entry.panels
 
 

@@ -1,0 +1,209 @@
+#include "products.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "gemm.h"
+#include "pool.h"
+
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
+namespace theodolite {
+
+namespace {
+
+using Sgemm = void (*)(int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*, int);
+Sgemm sgemm = nullptr;
+constexpr int ROWS = 101, PLAIN = 111, TURNED = 112;
+constexpr long FEW = 24, ROW_BLOCK = 512, QUERY_BLOCK = 96;
+constexpr long TILED_ROWS = 96, TILED_COLUMNS = 256, IN_CACHE = 64;
+constexpr long ALONE = 1 << 20;  // multiplications that are done before another thread has woken up
+
+std::unique_ptr<float[]> scratch(long count) {
+  return std::unique_ptr<float[]>(new float[count]);  // not zeroed
+}
+
+}  // namespace
+
+void setup(const std::string& library) {
+  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    throw std::runtime_error(dlerror());
+  }
+  sgemm = reinterpret_cast<Sgemm>(dlsym(handle, "scipy_cblas_sgemm"));
+  auto threads = reinterpret_cast<void (*)(int)>(dlsym(handle, "scipy_openblas_set_num_threads"));
+  if (sgemm == nullptr || threads == nullptr) {
+    throw std::runtime_error(library + " has no scipy_cblas_sgemm");
+  }
+  threads(1);
+#if defined(__GLIBC__)
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 29);
+#endif
+}
+
+void pack(const float* w, float* panels, long n, long k) {
+  long each = std::max(1L, FLAT_BLOCK / (PANEL * k)) * PANEL;
+  Pool::get().run(blocks(n, each), [&](int i) {
+    for (long first = i * each; first < std::min(n, (i + 1) * each); first += PANEL) {
+      pack_panel(w, k, n, k, first, panels + first * k);
+    }
+  });
+}
+
+// y = act(x w^T + bias) with w packed. Jobs are blocks of rows and columns; few rows are cut by columns alone.
+void packed_linear(
+    const float* x, const float* panels, const float* bias, float* y, long m, long n, long k, Act act) {
+  Pool& pool = Pool::get();
+  long row_parts = blocks(m, TILED_ROWS), rows = blocks(blocks(m, row_parts), TILE) * TILE;
+  row_parts = blocks(m, rows);
+  long parts = m * n * k < ALONE ? 1 : std::max(blocks(n, TILED_COLUMNS), blocks(4L * pool.size(), row_parts));
+  long columns = blocks(blocks(n, parts), PANEL) * PANEL;
+  parts = blocks(n, columns);
+  pool.run(row_parts * parts, [&](int job) {
+    long top = job / parts * rows, left = job % parts * columns;
+    long high = std::min(rows, m - top), right = std::min(n, left + columns);
+    for (; left < right; left += IN_CACHE) {
+      long wide = std::min(IN_CACHE, right - left);
+      float* to = y + top * n + left;
+      multiply(x + top * k, k, panels + left * k, PANEL * k, PANEL, to, n, high, wide, k);
+      finish(to, bias == nullptr ? nullptr : bias + left, high, wide, n, act);
+    }
+  });
+}
+
+// y = act(x w^T + bias): [m, k] x [n, k] -> [m, n]. Many rows are cut by rows, few by columns.
+void linear(const float* x, const float* w, const float* bias, float* y, long m, long n, long k, Act act) {
+  Pool& pool = Pool::get();
+  if (tiles() && m > FEW) {
+    auto panels = scratch(packed_size(n, k));
+    pack(w, panels.get(), n, k);
+    packed_linear(x, panels.get(), bias, y, m, n, k, act);
+    return;
+  }
+  if (m >= 48L * pool.size()) {
+    long parts = pool.size() * blocks(m, ROW_BLOCK * pool.size());
+    long size = blocks(blocks(m, parts), 8) * 8;
+    pool.run(blocks(m, size), [&](int i) {
+      long first = i * size, rows = std::min(size, m - first);
+      sgemm(ROWS, PLAIN, TURNED, rows, n, k, 1.0f, x + first * k, k, w, k, 0.0f, y + first * n, n);
+      finish(y + first * n, bias, rows, n, n, act);
+    });
+    return;
+  }
+  long size = m * n * k < ALONE ? n : blocks(blocks(n, 4L * pool.size()), 16) * 16;
+  pool.run(blocks(n, size), [&](int i) {
+    long first = i * size, columns = std::min(size, n - first);
+    if (tiles()) {
+      few_rows(x, w + first * k, y + first, m, columns, k, n);
+    } else {
+      sgemm(ROWS, PLAIN, TURNED, m, columns, k, 1.0f, x, k, w + first * k, k, 0.0f, y + first, n);
+    }
+    finish(y + first, bias == nullptr ? nullptr : bias + first, m, columns, n, act);
+  });
+}
+
+void Attention::operator()(Heads q, Heads k, Heads v, const int32_t* real, float* out) const {
+  long query_blocks = blocks(length, QUERY_BLOCK), each = packed_size(length, width);
+  std::unique_ptr<float[]> panels;
+  auto pack_keys = [&](int i) {
+    const float* from = k.data + i / groups * k.batch + i % groups * k.head;
+    for (long first = 0; first < length; first += PANEL) {
+      pack_panel(from, k.row, length, width, first, panels.get() + i * each + first * width);
+    }
+  };
+  auto attend = [&](int job) {
+    long row = job / (h * query_blocks), head = job / query_blocks % h, first = job % query_blocks * QUERY_BLOCK;
+    long group = head / (h / groups);
+    block(
+        {q.data + row * q.batch + head * q.head, q.row}, {k.data + row * k.batch + group * k.head, k.row},
+        panels == nullptr ? nullptr : panels.get() + (row * groups + group) * each,
+        {v.data + row * v.batch + group * v.head, v.row}, real == nullptr ? nullptr : real + row * length,
+        {out + row * length * h * width + head * width, h * width}, first, std::min(length, first + QUERY_BLOCK));
+  };
+  if (tiles()) {
+    panels = scratch(b * groups * each);
+    Pool::get().run(b * groups, pack_keys, b * h * length * width < ALONE / 16);
+  }
+  Pool::get().run(b * h * query_blocks, attend, b * h * length * length * width < ALONE);
+}
+
+void Attention::block(
+    Rows<const float> q, Rows<const float> k, const float* panels, Rows<const float> v, const int32_t* keep,
+    Rows<float> out, long first, long last) const {
+  long low = window ? std::max(0L, first - window + 1) : 0;
+  long high = window ? std::min(length, last + window - 1) : length;
+  high = causal ? std::min(high, last) : high;
+  if (keep != nullptr) {
+    while (low < high && keep[low] == 0) low++;
+    while (high > low && keep[high - 1] == 0) high--;
+    bool any = false;
+    for (long i = first; i < last; i++) any |= keep[i] != 0;
+    high = any ? high : low;
+  }
+  low = low / PANEL * PANEL;  // where a panel of packed keys begins
+  long keys = high - low, rows = last - first;
+  if (keys <= 0) {
+    for (long i = first; i < last; i++) std::fill_n(out.data + i * out.step, width, 0.0f);
+    return;
+  }
+  static thread_local std::vector<float> held;
+  held.resize(std::max<size_t>(held.size(), rows * keys));
+  float* scores = held.data();
+  const float* queries = q.data + first * q.step;
+  if (panels != nullptr) {
+    multiply(queries, q.step, panels + low * width, PANEL * width, PANEL, scores, keys, rows, keys, width);
+  } else {
+    sgemm(
+        ROWS, PLAIN, TURNED, rows, keys, width, 1.0f, queries, q.step, k.data + low * k.step, k.step, 0.0f, scores,
+        keys);
+  }
+  float shares[QUERY_BLOCK];
+  for (long i = 0; i < rows; i++) shares[i] = weigh(scores + i * keys, first + i, low, high, keep);
+  const float* values = v.data + low * v.step;
+  float* to = out.data + first * out.step;
+  if (panels != nullptr && width % PANEL == 0) {
+    multiply(scores, keys, values, PANEL, v.step, to, out.step, rows, width, keys);
+  } else {
+    sgemm(
+        ROWS, PLAIN, PLAIN, rows, width, keys, 1.0f, scores, keys, values, v.step, 0.0f, to, out.step);
+  }
+  for (long i = 0; i < rows; i++) multiply_by(to + i * out.step, width, shares[i]);
+}
+
+// Weights of the keys that this query may see, zero for the others; returns what makes them sum to one.
+float Attention::weigh(float* scores, long query, long low, long high, const int32_t* keep) const {
+  long from = window ? std::max(low, query - window + 1) : low;
+  long to = window ? std::min(high, query + window) : high;
+  to = causal ? std::min(to, query + 1) : to;
+  if (keep != nullptr) {
+    while (from < to && keep[from] == 0) from++;
+  }
+  if (from >= to || (keep != nullptr && keep[query] == 0)) {
+    std::fill_n(scores, high - low, 0.0f);
+    return 0.0f;
+  }
+  bool holes = false;
+  if (keep != nullptr) {
+    for (long i = from; i < to; i++) holes |= keep[i] == 0;
+  }
+  for (long i = from; holes && i < to; i++) {
+    if (keep[i] == 0) scores[i - low] = -INFINITY;
+  }
+  std::fill(scores, scores + (from - low), 0.0f);
+  float sum = exponents(scores + (from - low), to - from, scale);
+  std::fill(scores + (to - low), scores + (high - low), 0.0f);
+  for (long i = from; holes && i < to; i++) {
+    if (keep[i] == 0) scores[i - low] = 0.0f;
+  }
+  return 1.0f / sum;
+}
+
+}  // namespace theodolite
