@@ -13,11 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tokenizers
+from tokenizers import models, pre_tokenizers, processors
 
+from run import words
 from theodolite.testing import tiny
 
-GEMMA = {"special": ["<pad>", "<eos>", "<bos>"], "before": "<bos>", "after": "<eos>"}
-QWEN = {"special": ["<|endoftext|>"], "after": "<|endoftext|>"}
+BERT = {"special": ["[PAD]", "[UNK]", "[CLS]", "[SEP]"], "pad": "[PAD]", "unk": "[UNK]", "around": "[CLS] $A [SEP]"}
+XLMR = {"special": ["<s>", "<pad>", "</s>", "<unk>"], "pad": "<pad>", "unk": "<unk>", "around": "<s> $A </s>"}
+GEMMA = {
+    "special": ["<pad>", "<eos>", "<bos>", "<unk>"], "pad": "<pad>", "unk": "<unk>", "around": "<bos> $A <eos>",
+}  # fmt: skip
+QWEN = {
+    "special": ["<|endoftext|>", "<unk>"], "pad": "<|endoftext|>", "unk": "<unk>", "around": "$A <|endoftext|>",
+}  # fmt: skip
 SHAPES: dict[str, dict[str, Any]] = {
     "qwen3-0.6b": {
         "tokenizer": QWEN,
@@ -33,7 +42,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "embeddinggemma-300m": {
         "tokenizer": GEMMA,
         "dtype": "F32",
-        "pooling": "mean",
+        "pooling": "mean_tokens",
         "stored": {"dense.0.weight": [3072, 768], "dense.1.weight": [768, 3072]},
         "config": {
             "architectures": ["Gemma3TextModel"], "model_type": "gemma3_text", "vocab_size": 262144, "hidden_size": 768,
@@ -43,9 +52,9 @@ SHAPES: dict[str, dict[str, Any]] = {
         },
     },
     "modernbert-base": {
-        "tokenizer": "wordpiece",
+        "tokenizer": BERT,
         "dtype": "F32",
-        "pooling": "mean",
+        "pooling": "mean_tokens",
         "config": {
             "architectures": ["ModernBertModel"], "model_type": "modernbert", "vocab_size": 50368, "hidden_size": 768,
             "intermediate_size": 1152, "num_hidden_layers": 22, "num_attention_heads": 12, "local_attention": 128,
@@ -53,9 +62,9 @@ SHAPES: dict[str, dict[str, Any]] = {
         },
     },
     "bge-m3": {
-        "tokenizer": "unigram",
+        "tokenizer": XLMR,
         "dtype": "F32",
-        "pooling": "cls",
+        "pooling": "cls_token",
         "config": {
             "architectures": ["XLMRobertaModel"], "model_type": "xlm-roberta", "vocab_size": 250002,
             "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
@@ -85,12 +94,36 @@ def parameters(config: dict[str, Any], stored: dict[str, list[int]]) -> dict[str
         return {name: list(tensor.shape) for name, tensor in tree_flatten(model.parameters())}
 
 
+def tokenizer(special: list[str], pad: str, unk: str, around: str) -> tuple[tokenizers.Tokenizer, dict[str, str]]:
+    """One token a word of run.py's texts, and tokenizer_config.json, as the peers ask for one."""
+    vocabulary = {token: i for i, token in enumerate([*special, *sorted(set(words()))])}
+    made = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=unk))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.add_special_tokens([tokenizers.AddedToken(token, special=True) for token in special])
+    made.post_processor = processors.TemplateProcessing(
+        single=around, special_tokens=[(token, vocabulary[token]) for token in special if token in around.split()]
+    )
+    return made, {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": pad, "unk_token": unk}
+
+
 def write(folder: Path, shape: str) -> None:
     recipe = SHAPES[shape]
     folder.mkdir(parents=True, exist_ok=True)
-    files = {"config.json": recipe["config"], "1_Pooling/config.json": {"pooling_mode": recipe["pooling"]}}
+    made, tokenizer_config = tokenizer(**recipe["tokenizer"])
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    files = {
+        "config.json": recipe["config"],
+        "tokenizer_config.json": tokenizer_config,
+        "modules.json": [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for i, (path, kind) in enumerate(modules)
+        ],
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": recipe["config"]["hidden_size"], f"pooling_mode_{recipe['pooling']}": True,
+        },
+    }  # fmt: skip
     tiny.write_files(folder, files)
-    tiny.tokenizer(recipe["tokenizer"]).save(str(folder / "tokenizer.json"))
+    made.save(str(folder / "tokenizer.json"))
     shapes, dtype, at, header = parameters(recipe["config"], recipe.get("stored", {})), recipe["dtype"], 0, {}
     for name, dims in shapes.items():
         end = at + int(np.prod(dims)) * WIDTHS[dtype]

@@ -13,6 +13,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -34,14 +35,20 @@ UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 """Set on some machines for the sake of old BLAS builds; they slow a current one."""
 
 
+PAUSE = 0.1
+"""Seconds between two engines: the threads of some spin for a while after a call, which is not the next one's time."""
+
+
 class Engine:
     """A worker process."""
 
     def __init__(self, name: str, python: str, checkpoint: Path, environment: dict[str, str]) -> None:
         began = time.perf_counter()
+        self.name = name
+        self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [python, str(HERE / "worker.py"), name, str(checkpoint)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=environment,
         )  # fmt: skip
         self.load: float = self.read()["load"]
         self.cold = time.perf_counter() - began
@@ -51,11 +58,14 @@ class Engine:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"a worker ended with {self.process.wait()}")
+            status = self.process.wait()
+            self.errors.seek(0)
+            raise SystemExit(f"{self.name} ended with status {status}:\n{self.errors.read()[-2000:]}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def embed(self, texts: list[str], vectors: bool = False) -> dict[str, Any]:
+        time.sleep(PAUSE)
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"texts": texts, "vectors": vectors}) + "\n")
         self.process.stdin.flush()
@@ -64,12 +74,16 @@ class Engine:
         return answer
 
 
-def texts(count: int) -> list[str]:
-    """Sentences of 3 to 120 words out of the project's own documentation."""
+def words() -> list[str]:
+    """The words of the project's own documentation, each as often as it is there."""
     pages = " ".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
-    words = [word for word in pages.split() if word.isascii() and word.isalpha()]
-    rng = np.random.default_rng(0)
-    return [" ".join(rng.choice(words, int(rng.integers(3, 121)))) for _ in range(count)]
+    return [word for word in pages.split() if word.isascii() and word.isalpha()]
+
+
+def texts(count: int) -> list[str]:
+    """Sentences of 3 to 120 words."""
+    rng, choice = np.random.default_rng(0), words()
+    return [" ".join(rng.choice(choice, int(rng.integers(3, 121)))) for _ in range(count)]
 
 
 def interpreter(engine: str, venvs: Path, given: dict[str, str]) -> str:

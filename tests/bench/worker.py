@@ -35,7 +35,7 @@ def sentence_transformers(checkpoint: str) -> Embed:
     from sentence_transformers import SentenceTransformer
 
     torch.set_num_threads(THREADS)
-    model = SentenceTransformer(checkpoint, device="cpu", local_files_only=True)
+    model = SentenceTransformer(checkpoint, device="cpu", local_files_only=True, model_kwargs={"dtype": torch.float32})
     return lambda texts: model.encode(texts, normalize_embeddings=True, show_progress_bar=False, batch_size=BATCH_SIZE)
 
 

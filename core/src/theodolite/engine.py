@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 BATCH_TOKENS = 16_384
 """Most padded tokens of one forward pass; a batch of long rows holds fewer of them."""
+PASS_TOKENS = 32
+"""What a forward pass costs by itself, counted in tokens: padding is taken where it is cheaper than another pass."""
 CACHE_LIMIT = 128 * 1024 * 1024
 """Bytes of freed buffers that MLX may keep; every new length makes new sizes, so without a bound it only grows."""
 POOLING_NAMES = {"last": Pooling.LASTTOKEN, **{mode.value: mode for mode in Pooling}}
@@ -95,11 +97,9 @@ class Engine:
         yield from ([i] for i, row in enumerate(rows) if row.image is not None)
         texts = [i for i, row in enumerate(rows) if row.image is None]
         texts.sort(key=lambda i: -len(rows[i].input_ids))
-        while texts:
-            width = self.profile.width or len(rows[texts[0]].input_ids)
-            count = max(1, min(batch_size, batch_tokens // width))
-            yield texts[:count]
-            texts = texts[count:]
+        widths = [self.profile.width or len(rows[i].input_ids) for i in texts]
+        for part in cut(widths, batch_size, batch_tokens):
+            yield texts[part]
 
     def forward(self, rows: Sequence[Row]) -> np.ndarray:
         """One forward pass: ``[B, D]``, ``[B, L, K]`` or ``[B]`` float32, not normalized. On the model's thread.
@@ -156,6 +156,26 @@ class Engine:
             if progress is not None:
                 progress(done, len(rows))
         return answers
+
+
+def cut(widths: Sequence[int], batch_size: int, batch_tokens: int) -> list[slice]:
+    """Cut rows, longest first, where passes and padding together cost least (`PASS_TOKENS`)."""
+    # least[j]: cost of the first j rows and where their last batch begins
+    least: list[tuple[int, int]] = [(0, 0)]
+    for end in range(1, len(widths) + 1):
+        choices = []
+        for start in range(end - 1, max(-1, end - 1 - batch_size), -1):
+            padded = widths[start] * (end - start)
+            if padded > batch_tokens and start < end - 1:
+                break
+            choices.append((least[start][0] + padded + PASS_TOKENS, start))
+        least.append(min(choices))
+    parts, end = [], len(widths)
+    while end > 0:
+        start = least[end][1]
+        parts.append(slice(start, end))
+        end = start
+    return parts[::-1]
 
 
 def resolve_pooling(checkpoint: Checkpoint, profile: Profile, asked: str | None = None) -> Pooling:

@@ -59,7 +59,10 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
         """Encode several texts with the template around each, in parallel where the tokenizers library does so."""
-        return self.backend.encode_batch([self._clean(text) for text in texts], add_special_tokens=True)
+        cleaned = [self._clean(text) for text in texts]
+        if len(cleaned) == 1:  # waking the library's threads takes longer than a short text
+            return [self.backend.encode(cleaned[0], add_special_tokens=True)]
+        return self.backend.encode_batch(cleaned, add_special_tokens=True)
 
     def encode_pair(self, text: str, pair: str, limit: int) -> tuple[tokenizers.Encoding, int]:
         """Encode a pair with the checkpoint's pair template, cut longest-first to ``limit``; and how much was cut."""

@@ -18,11 +18,14 @@ inline long packed_size(long n, long k) {
 // One panel: the 16 rows of w from `first` on (zeros beyond n), turned to [k, 16].
 void pack_panel(const float* w, long w_row, long n, long k, long first, float* panel);
 
-// y[m, columns] = x[m, k] times panels of 16 columns each, `panel_step` apart and with rows `panel_row` apart.
-// Columns beyond `columns` in the last panel are computed, but not written.
+// All panels of v [k, n], whose columns are the columns of the panels: [k, 16] each, zeros beyond n.
+void pack_columns(const float* v, long v_row, long k, long n, float* panels);
+
+// y[m, columns] = x[m, k] times panels of [k, 16], `panel_step` apart. Columns beyond `columns` in the last panel are
+// computed, but not written.
 void multiply(
-    const float* x, long x_row, const float* panels, long panel_step, long panel_row, float* y, long y_row, long m,
-    long columns, long k);
+    const float* x, long x_row, const float* panels, long panel_step, float* y, long y_row, long m, long columns,
+    long k);
 
 // y[m, n] = x[m, k] w[n, k]^T for few rows m, reading the weights once and packing nothing; y's rows lie `y_row` apart.
 void few_rows(const float* x, const float* w, float* y, long m, long n, long k, long y_row);

@@ -6,12 +6,15 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "gemm.h"
+#include "mlx/backend/common/utils.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/mlx.h"
 #include "mlx/primitives.h"
@@ -24,6 +27,41 @@ namespace mx = mlx::core;
 namespace theodolite {
 
 constexpr long NORM_BLOCK = 64;
+
+// What an operation was given, once it is there.
+class Inputs {
+ public:
+  explicit Inputs(std::vector<mx::array> arrays) : arrays_(std::move(arrays)), copies_(arrays_.size()) {}
+
+  const mx::array& operator[](int i) const {
+    return arrays_[i];
+  }
+
+  int size() const {
+    return static_cast<int>(arrays_.size());
+  }
+
+  // An input's numbers in rows, one after the other: where they lie, or a copy of an odd layout; null for place -1.
+  // Asking MLX for this instead would be a node of the graph for every input, and nearly all lie so.
+  template <class Number = float>
+  const Number* flat(int place) {
+    static_assert(sizeof(Number) == sizeof(float));
+    if (place < 0) return nullptr;
+    const mx::array& x = arrays_[place];
+    if (x.flags().row_contiguous) return x.data<Number>();
+    std::vector<float>& copy = copies_[place];
+    copy.resize(x.size());
+    const char* data = reinterpret_cast<const char*>(x.data<Number>());
+    for (size_t i = 0; i < x.size(); i++) {
+      std::memcpy(&copy[i], data + sizeof(float) * mx::elem_to_loc(static_cast<int>(i), x.shape(), x.strides()), 4);
+    }
+    return reinterpret_cast<const Number*>(copy.data());
+  }
+
+ private:
+  std::vector<mx::array> arrays_;
+  std::vector<std::vector<float>> copies_;
+};
 
 // A primitive of one output whose evaluation is a function of raw pointers, run on the CPU stream.
 template <class Body>
@@ -50,7 +88,8 @@ class Operation : public mx::Primitive {
     }
     encoder.set_output_array(out);
     encoder.dispatch([body = body_, kept = std::move(kept), out = mx::array::unsafe_weak_copy(out)]() mutable {
-      body(kept, out.data<float>());
+      Inputs in(std::move(kept));
+      body(in, out.data<float>());
     });
   }
 
@@ -80,68 +119,91 @@ mx::array lazily(
   return mx::array(std::move(shape), mx::float32, std::move(primitive), std::move(inputs));
 }
 
-mx::array flat(const mx::array& x) {
-  return mx::contiguous(x, false, cpu());
+using Maybe = std::optional<mx::array>;
+
+// An operation, or nothing where MLX should compute it instead.
+using Answer = std::optional<mx::array>;
+
+bool ours(const mx::array& x) {
+  return x.dtype() == mx::float32 && x.size() > 0;
 }
 
-using Maybe = std::optional<mx::array>;
+bool ours(const Maybe& x) {
+  return !x || ours(*x);
+}
+
+template <class... Arrays>
+bool all_ours(const Arrays&... arrays) {
+  return (ours(arrays) && ...);
+}
 
 // Appends an input that may be absent; its place, or -1.
 int add(std::vector<mx::array>& inputs, const Maybe& x) {
   if (!x) return -1;
-  inputs.push_back(flat(*x));
+  inputs.push_back(*x);
   return static_cast<int>(inputs.size()) - 1;
 }
 
-const float* at(const std::vector<mx::array>& inputs, int place) {
-  return place < 0 ? nullptr : inputs[place].data<float>();
-}
-
-mx::array linear_op(const mx::array& x, const mx::array& weight, const Maybe& bias, int act) {
+Answer linear_op(const mx::array& x, const mx::array& weight, const Maybe& bias, int act) {
+  if (!all_ours(x, weight, bias)) return std::nullopt;
   long n = weight.shape(0), k = weight.shape(1), m = x.size() / std::max(k, 1L);
   auto shape = x.shape();
   shape.back() = n;
-  std::vector<mx::array> inputs{flat(x), flat(weight)};
+  std::vector<mx::array> inputs{x, weight};
   int b = add(inputs, bias);
-  return lazily("Linear", shape, std::move(inputs), [=](const std::vector<mx::array>& in, float* out) {
-    linear(at(in, 0), at(in, 1), at(in, b), out, m, n, k, static_cast<Act>(act));
+  return lazily("Linear", shape, std::move(inputs), [=](Inputs& in, float* out) {
+    linear(in.flat(0), in.flat(1), in.flat(b), out, m, n, k, static_cast<Act>(act));
   });
 }
 
-// The weights [n, k] as panels, to be given to `packed_linear_op` again and again.
-mx::array pack_op(const mx::array& weight) {
-  long n = weight.shape(0), k = weight.shape(1);
-  mx::Shape shape{static_cast<int>(blocks(n, PANEL)), static_cast<int>(k), static_cast<int>(PANEL)};
-  return lazily("Pack", shape, {flat(weight)}, [=](const std::vector<mx::array>& in, float* out) {
-    pack(at(in, 0), out, n, k);
-  });
+constexpr long LINE = 64;  // bytes of a cache line
+
+float* aligned(float* data) {
+  return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(data) + LINE - 1) / LINE * LINE);
 }
 
-mx::array packed_linear_op(const mx::array& x, const mx::array& panels, long n, const Maybe& bias, int act) {
-  long k = panels.shape(1), m = x.size() / std::max(k, 1L);
+// The weights [n, k] as panels, to be given to `packed_linear_op` again and again. They begin at a cache line, which
+// MLX does not promise: a register loaded across two lines takes twice as long.
+Answer pack_op(const mx::array& weight) {
+  if (!tiles() || !ours(weight)) return std::nullopt;
+  long n = weight.shape(0), k = weight.shape(1), room = LINE / sizeof(float);
+  mx::Shape shape{static_cast<int>(packed_size(n, k) + room)};
+  return lazily("Pack", shape, {weight}, [=](Inputs& in, float* out) { pack(in.flat(0), aligned(out), n, k); });
+}
+
+Answer packed_linear_op(const mx::array& x, const mx::array& panels, long n, const Maybe& bias, int act) {
+  if (!all_ours(x, panels, bias)) return std::nullopt;
+  long k = x.shape(-1), m = x.size() / std::max(k, 1L);
+  if (panels.size() < static_cast<size_t>(packed_size(n, k))) {
+    throw std::invalid_argument("these panels are of a smaller weight");
+  }
   auto shape = x.shape();
   shape.back() = n;
-  std::vector<mx::array> inputs{flat(x), panels};
+  std::vector<mx::array> inputs{x, panels};
   int b = add(inputs, bias);
-  return lazily("PackedLinear", shape, std::move(inputs), [=](const std::vector<mx::array>& in, float* out) {
-    packed_linear(at(in, 0), at(in, 1), at(in, b), out, m, n, k, static_cast<Act>(act));
+  return lazily("PackedLinear", shape, std::move(inputs), [=](Inputs& in, float* out) {
+    const float* from = aligned(const_cast<float*>(in.flat(1)));
+    packed_linear(in.flat(0), from, in.flat(b), out, m, n, k, static_cast<Act>(act));
   });
 }
 
-mx::array activation_op(const mx::array& x, int act) {
+Answer activation_op(const mx::array& x, int act) {
+  if (!all_ours(x)) return std::nullopt;
   long count = x.size();
-  return lazily("Activation", x.shape(), {flat(x)}, [=](const std::vector<mx::array>& in, float* out) {
+  return lazily("Activation", x.shape(), {x}, [=](Inputs& in, float* out) {
+    const float* from = in.flat(0);
     Pool::get().run(blocks(count, FLAT_BLOCK), [&](int i) {
       long first = i * FLAT_BLOCK;
-      activate(at(in, 0) + first, out + first, std::min(FLAT_BLOCK, count - first), static_cast<Act>(act));
+      activate(from + first, out + first, std::min(FLAT_BLOCK, count - first), static_cast<Act>(act));
     });
   });
 }
 
 // Rows of the last axis may lie apart (a split of a fused projection), as long as they lie evenly.
-mx::array gated_op(const mx::array& g, const mx::array& up, int act) {
+Answer gated_op(const mx::array& g, const mx::array& up, int act) {
+  if (!all_ours(g, up)) return std::nullopt;
   long width = g.shape(-1), rows = g.size() / std::max(width, 1L);
-  return lazily("Gated", g.shape(), {g, up}, [=](const std::vector<mx::array>& in, float* out) {
+  return lazily("Gated", g.shape(), {g, up}, [=](Inputs& in, float* out) {
     auto step = [&](const mx::array& x) -> long {
       if (x.flags().row_contiguous) return width;
       long stride = x.ndim() > 1 ? x.strides()[x.ndim() - 2] : width;
@@ -176,30 +238,34 @@ mx::array gated_op(const mx::array& g, const mx::array& up, int act) {
   });
 }
 
-mx::array layer_norm_op(
+Answer layer_norm_op(
     const mx::array& x, const Maybe& residual, const Maybe& weight, const Maybe& bias, float eps) {
+  if (!all_ours(x, residual, weight, bias) || (residual && x.shape() != residual->shape())) return std::nullopt;
   long width = x.shape(-1), rows = x.size() / std::max(width, 1L);
-  std::vector<mx::array> inputs{flat(x)};
+  std::vector<mx::array> inputs{x};
   int r = add(inputs, residual), w = add(inputs, weight), b = add(inputs, bias);
-  return lazily("LayerNorm", x.shape(), std::move(inputs), [=](const std::vector<mx::array>& in, float* out) {
+  return lazily("LayerNorm", x.shape(), std::move(inputs), [=](Inputs& in, float* out) {
+    const float *from = in.flat(0), *plus = in.flat(r), *scale = in.flat(w), *shift = in.flat(b);
     Pool::get().run(blocks(rows, NORM_BLOCK), [&](int i) {
       long first = i * NORM_BLOCK * width;
       layer_norm(
-          at(in, 0) + first, r < 0 ? nullptr : at(in, r) + first, at(in, w), at(in, b), out + first,
+          from + first, plus == nullptr ? nullptr : plus + first, scale, shift, out + first,
           std::min(NORM_BLOCK, rows - i * NORM_BLOCK), width, eps);
     });
   });
 }
 
-mx::array rms_norm_op(const mx::array& x, const Maybe& weight, float eps) {
+Answer rms_norm_op(const mx::array& x, const Maybe& weight, float eps) {
+  if (!all_ours(x, weight)) return std::nullopt;
   long width = x.shape(-1), rows = x.size() / std::max(width, 1L);
-  std::vector<mx::array> inputs{flat(x)};
+  std::vector<mx::array> inputs{x};
   int w = add(inputs, weight);
-  return lazily("RMSNorm", x.shape(), std::move(inputs), [=](const std::vector<mx::array>& in, float* out) {
+  return lazily("RMSNorm", x.shape(), std::move(inputs), [=](Inputs& in, float* out) {
+    const float *from = in.flat(0), *scale = in.flat(w);
     Pool::get().run(blocks(rows, NORM_BLOCK), [&](int i) {
       long first = i * NORM_BLOCK;
       rms_norm(
-          at(in, 0) + first * width, at(in, w), out + first * width, std::min(NORM_BLOCK, rows - first), width, eps);
+          from + first * width, scale, out + first * width, std::min(NORM_BLOCK, rows - first), width, eps);
     });
   });
 }
@@ -228,29 +294,32 @@ mx::Strides joined(const mx::Shape& shape) {
   return {length * h * width, width, h * width, 1};
 }
 
-mx::array attention_op(
+Answer attention_op(
     const mx::array& q, const mx::array& k, const mx::array& v, float scale, const Maybe& mask, bool causal,
     long window) {
+  bool alike = k.shape() == v.shape() && q.shape(2) == k.shape(2) && q.shape(3) == k.shape(3);
+  if (!all_ours(q, k, v) || !alike || scale <= 0) return std::nullopt;
   Attention body{q.shape(0), q.shape(1), k.shape(1), q.shape(2), q.shape(3), scale, causal, window};
   std::vector<mx::array> inputs{q, k, v};
-  if (mask) inputs.push_back(flat(mx::astype(*mask, mx::int32, cpu())));
-  auto run = [=](const std::vector<mx::array>& in, float* out) {
+  if (mask) inputs.push_back(mx::astype(*mask, mx::int32, cpu()));
+  auto run = [=](Inputs& in, float* out) {
     std::vector<std::vector<float>> copies(3);
     Heads sides[3];
     for (int i = 0; i < 3; i++) {
       sides[i] = heads(in[i]);
       if (in[i].strides()[3] != 1 && in[i].shape(3) > 1) sides[i] = packed(in[i], copies[i]);
     }
-    body(sides[0], sides[1], sides[2], in.size() > 3 ? in[3].data<int32_t>() : nullptr, out);
+    body(sides[0], sides[1], sides[2], in.flat<int32_t>(in.size() > 3 ? 3 : -1), out);
   };
   return lazily("Attention", q.shape(), std::move(inputs), run, joined(q.shape()));
 }
 
-mx::array rope_op(const mx::array& x, const mx::array& wavelengths) {
+Answer rope_op(const mx::array& x, const mx::array& wavelengths) {
+  if (!all_ours(x, wavelengths) || x.shape(-1) != 2 * wavelengths.shape(0)) return std::nullopt;
   long b = x.shape(0), h = x.shape(1), length = x.shape(2), width = x.shape(3), half = width / 2;
-  auto run = [=](const std::vector<mx::array>& in, float* out) {
+  auto run = [=](Inputs& in, float* out) {
     std::vector<float> cos(length * half), sin(length * half), copy;
-    const float* wave = at(in, 1);
+    const float* wave = in.flat(1);
     Pool::get().run(blocks(length, 32), [&](int i) {
       for (long p = i * 32; p < std::min(length, (i + 1) * 32L); p++) {
         for (long j = 0; j < half; j++) {
@@ -273,7 +342,7 @@ mx::array rope_op(const mx::array& x, const mx::array& wavelengths) {
       }
     });
   };
-  return lazily("Rope", x.shape(), {x, flat(wavelengths)}, run, joined(x.shape()));
+  return lazily("Rope", x.shape(), {x, wavelengths}, run, joined(x.shape()));
 }
 
 }  // namespace theodolite
@@ -281,7 +350,6 @@ mx::array rope_op(const mx::array& x, const mx::array& wavelengths) {
 NB_MODULE(_ops, m) {
   using namespace theodolite;
   m.def("setup", &setup, nb::arg("library"));
-  m.attr("PANEL") = PANEL;
   m.def("tiles", &tiles);
   m.def("pack", &pack_op, nb::arg("weight"));
   m.def(

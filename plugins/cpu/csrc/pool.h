@@ -53,7 +53,7 @@ class Pool {
   }
 
  private:
-  static constexpr int SPINS = 2000;
+  static constexpr int SPINS = 10000;  // some hundred microseconds
 
   static Pool* make() {
     static Pool* pool;

@@ -24,7 +24,7 @@ Sgemm sgemm = nullptr;
 constexpr int ROWS = 101, PLAIN = 111, TURNED = 112;
 constexpr long FEW = 24, ROW_BLOCK = 512, QUERY_BLOCK = 96;
 constexpr long TILED_ROWS = 96, TILED_COLUMNS = 256, IN_CACHE = 64;
-constexpr long ALONE = 1 << 20;  // multiplications that are done before another thread has woken up
+constexpr long ALONE = 1 << 17;  // multiplications that are done before another thread takes part
 
 std::unique_ptr<float[]> scratch(long count) {
   return std::unique_ptr<float[]>(new float[count]);  // not zeroed
@@ -64,7 +64,7 @@ void packed_linear(
   Pool& pool = Pool::get();
   long row_parts = blocks(m, TILED_ROWS), rows = blocks(blocks(m, row_parts), TILE) * TILE;
   row_parts = blocks(m, rows);
-  long parts = m * n * k < ALONE ? 1 : std::max(blocks(n, TILED_COLUMNS), blocks(4L * pool.size(), row_parts));
+  long parts = m * n * k < ALONE ? 1 : std::max(blocks(n, TILED_COLUMNS), blocks(2L * pool.size(), row_parts));
   long columns = blocks(blocks(n, parts), PANEL) * PANEL;
   parts = blocks(n, columns);
   pool.run(row_parts * parts, [&](int job) {
@@ -73,7 +73,7 @@ void packed_linear(
     for (; left < right; left += IN_CACHE) {
       long wide = std::min(IN_CACHE, right - left);
       float* to = y + top * n + left;
-      multiply(x + top * k, k, panels + left * k, PANEL * k, PANEL, to, n, high, wide, k);
+      multiply(x + top * k, k, panels + left * k, PANEL * k, to, n, high, wide, k);
       finish(to, bias == nullptr ? nullptr : bias + left, high, wide, n, act);
     }
   });
@@ -98,7 +98,7 @@ void linear(const float* x, const float* w, const float* bias, float* y, long m,
     });
     return;
   }
-  long size = m * n * k < ALONE ? n : blocks(blocks(n, 4L * pool.size()), 16) * 16;
+  long size = m * n * k < ALONE ? n : blocks(blocks(n, 2L * pool.size()), 16) * 16;
   pool.run(blocks(n, size), [&](int i) {
     long first = i * size, columns = std::min(size, n - first);
     if (tiles()) {
@@ -111,33 +111,41 @@ void linear(const float* x, const float* w, const float* bias, float* y, long m,
 }
 
 void Attention::operator()(Heads q, Heads k, Heads v, const int32_t* real, float* out) const {
-  long query_blocks = blocks(length, QUERY_BLOCK), each = packed_size(length, width);
-  std::unique_ptr<float[]> panels;
-  auto pack_keys = [&](int i) {
-    const float* from = k.data + i / groups * k.batch + i % groups * k.head;
+  long query_blocks = blocks(length, QUERY_BLOCK), keys_size = packed_size(length, width),
+       values_size = packed_size(width, length);
+  std::unique_ptr<float[]> keys, values;
+  auto pack_head = [&](int i) {
+    long row = i / groups, group = i % groups;
+    const float* from = k.data + row * k.batch + group * k.head;
     for (long first = 0; first < length; first += PANEL) {
-      pack_panel(from, k.row, length, width, first, panels.get() + i * each + first * width);
+      pack_panel(from, k.row, length, width, first, keys.get() + i * keys_size + first * width);
     }
+    pack_columns(v.data + row * v.batch + group * v.head, v.row, length, width, values.get() + i * values_size);
   };
   auto attend = [&](int job) {
     long row = job / (h * query_blocks), head = job / query_blocks % h, first = job % query_blocks * QUERY_BLOCK;
-    long group = head / (h / groups);
+    long group = head / (h / groups), i = row * groups + group;
+    Side key{k.data + row * k.batch + group * k.head, k.row, nullptr};
+    Side value{v.data + row * v.batch + group * v.head, v.row, nullptr};
+    if (keys != nullptr) {
+      key.panels = keys.get() + i * keys_size;
+      value.panels = values.get() + i * values_size;
+    }
     block(
-        {q.data + row * q.batch + head * q.head, q.row}, {k.data + row * k.batch + group * k.head, k.row},
-        panels == nullptr ? nullptr : panels.get() + (row * groups + group) * each,
-        {v.data + row * v.batch + group * v.head, v.row}, real == nullptr ? nullptr : real + row * length,
-        {out + row * length * h * width + head * width, h * width}, first, std::min(length, first + QUERY_BLOCK));
+        q.data + row * q.batch + head * q.head, q.row, key, value, real == nullptr ? nullptr : real + row * length,
+        out + row * length * h * width + head * width, first, std::min(length, first + QUERY_BLOCK));
   };
   if (tiles()) {
-    panels = scratch(b * groups * each);
-    Pool::get().run(b * groups, pack_keys, b * h * length * width < ALONE / 16);
+    keys = scratch(b * groups * keys_size);
+    values = scratch(b * groups * values_size);
+    Pool::get().run(b * groups, pack_head, b * h * length * width < ALONE / 4);
   }
   Pool::get().run(b * h * query_blocks, attend, b * h * length * length * width < ALONE);
 }
 
 void Attention::block(
-    Rows<const float> q, Rows<const float> k, const float* panels, Rows<const float> v, const int32_t* keep,
-    Rows<float> out, long first, long last) const {
+    const float* q, long q_row, Side k, Side v, const int32_t* keep, float* out, long first, long last) const {
+  long out_row = h * width;
   long low = window ? std::max(0L, first - window + 1) : 0;
   long high = window ? std::min(length, last + window - 1) : length;
   high = causal ? std::min(high, last) : high;
@@ -151,31 +159,28 @@ void Attention::block(
   low = low / PANEL * PANEL;  // where a panel of packed keys begins
   long keys = high - low, rows = last - first;
   if (keys <= 0) {
-    for (long i = first; i < last; i++) std::fill_n(out.data + i * out.step, width, 0.0f);
+    for (long i = first; i < last; i++) std::fill_n(out + i * out_row, width, 0.0f);
     return;
   }
   static thread_local std::vector<float> held;
   held.resize(std::max<size_t>(held.size(), rows * keys));
-  float* scores = held.data();
-  const float* queries = q.data + first * q.step;
-  if (panels != nullptr) {
-    multiply(queries, q.step, panels + low * width, PANEL * width, PANEL, scores, keys, rows, keys, width);
+  float *scores = held.data(), *to = out + first * out_row;
+  const float* queries = q + first * q_row;
+  if (k.panels != nullptr) {
+    multiply(queries, q_row, k.panels + low * width, PANEL * width, scores, keys, rows, keys, width);
   } else {
     sgemm(
-        ROWS, PLAIN, TURNED, rows, keys, width, 1.0f, queries, q.step, k.data + low * k.step, k.step, 0.0f, scores,
-        keys);
+        ROWS, PLAIN, TURNED, rows, keys, width, 1.0f, queries, q_row, k.data + low * k.row, k.row, 0.0f, scores, keys);
   }
   float shares[QUERY_BLOCK];
   for (long i = 0; i < rows; i++) shares[i] = weigh(scores + i * keys, first + i, low, high, keep);
-  const float* values = v.data + low * v.step;
-  float* to = out.data + first * out.step;
-  if (panels != nullptr && width % PANEL == 0) {
-    multiply(scores, keys, values, PANEL, v.step, to, out.step, rows, width, keys);
+  if (v.panels != nullptr) {
+    multiply(scores, keys, v.panels + low * PANEL, PANEL * length, to, out_row, rows, width, keys);
   } else {
     sgemm(
-        ROWS, PLAIN, PLAIN, rows, width, keys, 1.0f, scores, keys, values, v.step, 0.0f, to, out.step);
+        ROWS, PLAIN, PLAIN, rows, width, keys, 1.0f, scores, keys, v.data + low * v.row, v.row, 0.0f, to, out_row);
   }
-  for (long i = 0; i < rows; i++) multiply_by(to + i * out.step, width, shares[i]);
+  for (long i = 0; i < rows; i++) multiply_by(to + i * out_row, width, shares[i]);
 }
 
 // Weights of the keys that this query may see, zero for the others; returns what makes them sum to one.

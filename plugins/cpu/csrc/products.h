@@ -39,15 +39,14 @@ struct Attention {
   void operator()(Heads q, Heads k, Heads v, const int32_t* real, float* out) const;
 
  private:
-  template <class Number>
-  struct Rows {
-    Number* data;
-    long step;
+  struct Side {  // keys or values of one head [L, D], packed where there are tiles
+    const float* data;
+    long row;
+    const float* panels;
   };
 
   void block(
-      Rows<const float> q, Rows<const float> k, const float* panels, Rows<const float> v, const int32_t* keep,
-      Rows<float> out, long first, long last) const;
+      const float* q, long q_row, Side k, Side v, const int32_t* keep, float* out, long first, long last) const;
   float weigh(float* scores, long query, long low, long high, const int32_t* keep) const;
 };
 

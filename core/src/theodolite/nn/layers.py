@@ -17,7 +17,7 @@ class Linear(mlx_nn.Linear):
     """``x @ weight.T + bias``, with an optional activation that the kernels may fuse."""
 
     def __call__(self, x: mx.array, act: str | None = None) -> mx.array:
-        return kernels.active.linear(x, self.weight, self.get("bias"), act)
+        return kernels.active.linear(x, self["weight"], self.get("bias"), act)
 
     def to_quantized(self, *args: object, **kwargs: object) -> mlx_nn.Module:
         return QuantizedLinear.from_linear(self, *args, **kwargs)

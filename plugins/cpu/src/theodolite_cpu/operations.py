@@ -1,0 +1,111 @@
+"""The compiled operations with the signatures of a kernels table.
+
+An operation of the extension gives None for what it does not compute (another dtype than float32, an empty array, an odd
+shape); then MLX's own does.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, ClassVar
+
+import mlx.core as mx  # before the extension, which is linked against its library
+
+from theodolite.nn import kernels as tables
+from theodolite_cpu import _ops
+
+if TYPE_CHECKING:
+    from theodolite.nn.masks import Mask
+
+PACKED_BYTES = 384 * 1024 * 1024
+"""Most memory for packed copies of weights. They pay for small models, above all with short texts: a large model's
+weights come from memory anyway, and are packed in passing."""
+ACTS = {None: 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "relu": 4, "tanh": 5, "quick_gelu": 6}
+
+setup = _ops.setup
+
+
+def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None, act: str | None = None) -> mx.array:
+    if (panels := packed(weight)) is not None:
+        y = _ops.packed_linear(x, panels, weight.shape[0], bias, ACTS[act])
+    else:
+        y = _ops.linear(x, weight, bias, ACTS[act])
+    return tables.linear(x, weight, bias, act) if y is None else y
+
+
+class Packed:
+    """A weight that was used and its packed copy, or that it has none; both end with the weight.
+
+    Decided at the first use and for good: packed and plain products round differently, and a repeated request must
+    give the same numbers.
+    """
+
+    held = 0
+    lock = threading.RLock()  # a weight may end while another is packed
+    known: ClassVar[dict[int, Packed]] = {}
+
+    def __init__(self, weight: mx.array) -> None:
+        key = id(weight)
+        self.panels: mx.array | None = None
+        self.size = 0
+        self.weight = weakref.ref(weight, lambda _: self.forget(key))
+        panels = _ops.pack(weight)
+        if panels is not None and Packed.held + panels.nbytes <= PACKED_BYTES:
+            mx.eval(panels)  # another thread may use it next
+            self.panels, self.size = panels, panels.nbytes
+            Packed.held += self.size
+
+    def forget(self, key: int) -> None:
+        with Packed.lock:
+            Packed.known.pop(key, None)
+            Packed.held -= self.size
+
+
+def packed(weight: mx.array) -> mx.array | None:
+    """The packed copy of a weight, where the extension has tiles for this processor and there is room for one."""
+    if (entry := Packed.known.get(id(weight))) is None:
+        with Packed.lock:
+            if (entry := Packed.known.get(id(weight))) is None:
+                entry = Packed.known[id(weight)] = Packed(weight)
+    return entry.panels
+
+
+def activation(x: mx.array, name: str) -> mx.array:
+    y = _ops.activation(x, ACTS[name])
+    return tables.activation(x, name) if y is None else y
+
+
+def gated(gate: mx.array, up: mx.array, act: str) -> mx.array:
+    y = _ops.gated(gate, up, ACTS[act])
+    return tables.gated(gate, up, act) if y is None else y
+
+
+def attention(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Mask | None) -> mx.array:
+    if mask is None:
+        o = _ops.attention(q, k, v, scale, None, False, 0)
+    else:
+        o = _ops.attention(q, k, v, scale, mask.attention_mask, mask.causal, mask.window or 0)
+    return tables.attention(q, k, v, scale, mask) if o is None else o
+
+
+def layer_norm(x: mx.array, weight: mx.array | None, bias: mx.array | None, eps: float) -> mx.array:
+    y = _ops.layer_norm(x, None, weight, bias, eps)
+    return tables.layer_norm(x, weight, bias, eps) if y is None else y
+
+
+def add_layer_norm(
+    x: mx.array, residual: mx.array, weight: mx.array | None, bias: mx.array | None, eps: float
+) -> mx.array:
+    y = _ops.layer_norm(x, residual, weight, bias, eps)
+    return tables.add_layer_norm(x, residual, weight, bias, eps) if y is None else y
+
+
+def rms_norm(x: mx.array, weight: mx.array | None, eps: float) -> mx.array:
+    y = _ops.rms_norm(x, weight, eps)
+    return tables.rms_norm(x, weight, eps) if y is None else y
+
+
+def rope(x: mx.array, freqs: mx.array, traditional: bool = False) -> mx.array:
+    y = None if traditional else _ops.rope(x, freqs)
+    return tables.rope(x, freqs, traditional) if y is None else y
