@@ -12,6 +12,7 @@ namespace theodolite {
 namespace {
 
 constexpr long LANES = 8;
+constexpr long FEW = 24, SHALLOW = 64;
 constexpr long DEPTH = 384;  // a panel this deep (24 kB) stays in the first cache while all rows of a block pass by
 
 // ROWS x 16 sums in registers, over k; added to y where `more`. The panel at `next`, if any, is called up meanwhile.
@@ -253,28 +254,43 @@ void pack_columns(const float* v, long v_row, long k, long n, float* panels) {
 void multiply(
     const float* x, long x_row, const float* panels, long panel_step, float* y, long y_row, long m, long columns,
     long k) {
+  // Columns `first` on, over `deep` numbers from `start` on; what comes after them is called up meanwhile.
+  auto part = [&](long first, long start, long deep, const float* after) {
+    const float* panel = panels + first / PANEL * panel_step + start * PANEL;
+    long wide = std::min(PANEL, columns - first);
+    bool more = start > 0;
+    for (long r = 0; r < m; r += TILE) {
+      const float* next = r == 0 ? after : nullptr;
+      long rows = std::min(TILE, m - r);
+      float* to = y + r * y_row + first;
+      const float* from = x + r * x_row + start;
+      if (wide == PANEL) {
+        some_rows(from, x_row, panel, next, to, y_row, rows, deep, more);
+        continue;
+      }
+      float edge[TILE * PANEL] = {};
+      for (long i = 0; more && i < rows; i++) std::copy_n(to + i * y_row, wide, edge + i * PANEL);
+      some_rows(from, x_row, panel, next, edge, PANEL, rows, deep, more);
+      for (long i = 0; i < rows; i++) std::copy_n(edge + i * PANEL, wide, to + i * y_row);
+    }
+  };
+  auto following = [&](long first) {
+    return first + PANEL < columns ? panels + (first / PANEL + 1) * panel_step : nullptr;
+  };
+  if (m <= FEW) {  // bound by memory: panel after panel, in pieces so small that loading never pauses for long
+    for (long first = 0; first < columns; first += PANEL) {
+      for (long start = 0; start < k; start += SHALLOW) {
+        const float* rest = panels + first / PANEL * panel_step + (start + SHALLOW) * PANEL;
+        part(first, start, std::min(SHALLOW, k - start), start + SHALLOW < k ? rest : following(first));
+      }
+    }
+    return;
+  }
   long parts = std::max(1L, (k + DEPTH - 1) / DEPTH), depth = (k + parts - 1) / parts;
   for (long start = 0; start < k; start += depth) {
-    long deep = std::min(depth, k - start);
-    bool more = start > 0;
     for (long first = 0; first < columns; first += PANEL) {
-      const float* panel = panels + first / PANEL * panel_step + start * PANEL;
-      const float* following = first + PANEL < columns ? panel + panel_step : nullptr;
-      long wide = std::min(PANEL, columns - first);
-      for (long r = 0; r < m; r += TILE) {
-        const float* next = r == 0 ? following : nullptr;
-        long rows = std::min(TILE, m - r);
-        float* to = y + r * y_row + first;
-        const float* from = x + r * x_row + start;
-        if (wide == PANEL) {
-          some_rows(from, x_row, panel, next, to, y_row, rows, deep, more);
-          continue;
-        }
-        float edge[TILE * PANEL] = {};
-        for (long i = 0; more && i < rows; i++) std::copy_n(to + i * y_row, wide, edge + i * PANEL);
-        some_rows(from, x_row, panel, next, edge, PANEL, rows, deep, more);
-        for (long i = 0; i < rows; i++) std::copy_n(edge + i * PANEL, wide, to + i * y_row);
-      }
+      const float* after = following(first);
+      part(first, start, std::min(depth, k - start), after == nullptr ? nullptr : after + start * PANEL);
     }
   }
 }

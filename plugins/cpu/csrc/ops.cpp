@@ -3,6 +3,7 @@
 // single-threaded, elsewhere: so bias and activation are applied while a block is in cache and two pools never fight.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
@@ -19,6 +20,7 @@
 #include "mlx/mlx.h"
 #include "mlx/primitives.h"
 #include "pool.h"
+#include "panels.h"
 #include "products.h"
 
 namespace nb = nanobind;
@@ -156,34 +158,24 @@ Answer linear_op(const mx::array& x, const mx::array& weight, const Maybe& bias,
   });
 }
 
-constexpr long LINE = 64;  // bytes of a cache line
-
-float* aligned(float* data) {
-  return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(data) + LINE - 1) / LINE * LINE);
+// The weights [n, k] as panels, to be used again and again. Computed at once, in memory of huge pages.
+std::shared_ptr<Panels> pack_op(mx::array weight) {
+  if (!tiles() || !ours(weight)) return nullptr;
+  mx::eval(weight);
+  Inputs in({weight});
+  return std::make_shared<Panels>(in.flat(0), weight.shape(0), weight.shape(1));
 }
 
-// The weights [n, k] as panels, to be given to `packed_linear_op` again and again. They begin at a cache line, which
-// MLX does not promise: a register loaded across two lines takes twice as long.
-Answer pack_op(const mx::array& weight) {
-  if (!tiles() || !ours(weight)) return std::nullopt;
-  long n = weight.shape(0), k = weight.shape(1), room = LINE / sizeof(float);
-  mx::Shape shape{static_cast<int>(packed_size(n, k) + room)};
-  return lazily("Pack", shape, {weight}, [=](Inputs& in, float* out) { pack(in.flat(0), aligned(out), n, k); });
-}
-
-Answer packed_linear_op(const mx::array& x, const mx::array& panels, long n, const Maybe& bias, int act) {
-  if (!all_ours(x, panels, bias)) return std::nullopt;
-  long k = x.shape(-1), m = x.size() / std::max(k, 1L);
-  if (panels.size() < static_cast<size_t>(packed_size(n, k))) {
-    throw std::invalid_argument("these panels are of a smaller weight");
-  }
+Answer packed_linear_op(const mx::array& x, std::shared_ptr<Panels> panels, const Maybe& bias, int act) {
+  if (!all_ours(x, bias)) return std::nullopt;
+  long m = x.size() / panels->k;
+  if (x.shape(-1) != panels->k) throw std::invalid_argument("x is not as wide as the packed weight");
   auto shape = x.shape();
-  shape.back() = n;
-  std::vector<mx::array> inputs{x, panels};
+  shape.back() = panels->n;
+  std::vector<mx::array> inputs{x};
   int b = add(inputs, bias);
   return lazily("PackedLinear", shape, std::move(inputs), [=](Inputs& in, float* out) {
-    const float* from = aligned(const_cast<float*>(in.flat(1)));
-    packed_linear(in.flat(0), from, in.flat(b), out, m, n, k, static_cast<Act>(act));
+    packed_linear(in.flat(0), panels->data(), in.flat(b), out, m, panels->n, panels->k, static_cast<Act>(act));
   });
 }
 
@@ -351,10 +343,10 @@ NB_MODULE(_ops, m) {
   using namespace theodolite;
   m.def("setup", &setup, nb::arg("library"));
   m.def("tiles", &tiles);
-  m.def("pack", &pack_op, nb::arg("weight"));
+  nb::class_<Panels>(m, "Panels").def_prop_ro("nbytes", &Panels::nbytes);
+  m.def("pack", &pack_op, nb::arg("weight"), nb::call_guard<nb::gil_scoped_release>());
   m.def(
-      "packed_linear", &packed_linear_op, nb::arg("x"), nb::arg("panels"), nb::arg("n"), nb::arg("bias").none(),
-      nb::arg("act"));
+      "packed_linear", &packed_linear_op, nb::arg("x"), nb::arg("panels"), nb::arg("bias").none(), nb::arg("act"));
   m.def("threads", [] { return Pool::get().size(); });
   m.def("linear", &linear_op, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("act"));
   m.def("activation", &activation_op, nb::arg("x"), nb::arg("act"));

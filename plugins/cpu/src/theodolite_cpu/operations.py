@@ -28,7 +28,7 @@ setup = _ops.setup
 
 def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None, act: str | None = None) -> mx.array:
     if (panels := packed(weight)) is not None:
-        y = _ops.packed_linear(x, panels, weight.shape[0], bias, ACTS[act])
+        y = _ops.packed_linear(x, panels, bias, ACTS[act])
     else:
         y = _ops.linear(x, weight, bias, ACTS[act])
     return tables.linear(x, weight, bias, act) if y is None else y
@@ -47,14 +47,12 @@ class Packed:
 
     def __init__(self, weight: mx.array) -> None:
         key = id(weight)
-        self.panels: mx.array | None = None
-        self.size = 0
+        self.panels: _ops.Panels | None = None
         self.weight = weakref.ref(weight, lambda _: self.forget(key))
-        panels = _ops.pack(weight)
-        if panels is not None and Packed.held + panels.nbytes <= PACKED_BYTES:
-            mx.eval(panels)  # another thread may use it next
-            self.panels, self.size = panels, panels.nbytes
-            Packed.held += self.size
+        if Packed.held + weight.nbytes <= PACKED_BYTES:
+            self.panels = _ops.pack(weight)
+        self.size = 0 if self.panels is None else self.panels.nbytes
+        Packed.held += self.size
 
     def forget(self, key: int) -> None:
         with Packed.lock:
@@ -62,7 +60,7 @@ class Packed:
             Packed.held -= self.size
 
 
-def packed(weight: mx.array) -> mx.array | None:
+def packed(weight: mx.array) -> _ops.Panels | None:
     """The packed copy of a weight, where the extension has tiles for this processor and there is room for one."""
     if (entry := Packed.known.get(id(weight))) is None:
         with Packed.lock:
