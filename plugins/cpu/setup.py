@@ -10,7 +10,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
-SOURCES = ["gemm", "math", "nanobind", "ops", "panels", "products"]
+SOURCES = ["gemm", "math", "nanobind", "ops", "products"]
 REASON_LENGTH = 300
 
 

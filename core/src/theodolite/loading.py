@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
+GROUP_BYTES = 64 * 1024 * 1024
+"""What is read and converted at once: enough for several threads, so little that a half-precision file is never held
+twice."""
+
 
 def model(family: Family, checkpoint: Checkpoint, dtype: str = "auto") -> mlx_nn.Module:
     """Build the family's model and fill in every parameter.
@@ -29,12 +33,16 @@ def model(family: Family, checkpoint: Checkpoint, dtype: str = "auto") -> mlx_nn
     weights = quantized.prepare(built, weights, checkpoint, keep=kernels.device() == "gpu")
     _match(checkpoint, dict(tree_flatten(built.parameters())), weights)
     target = DTYPES.get(dtype) or (mx.float32 if kernels.device() == "cpu" else None)
+    group: list[tuple[str, mx.array]] = []
     for name in list(weights):
         tensor = weights.pop(name)
         if target is not None and mx.issubdtype(tensor.dtype, mx.floating):
             tensor = tensor.astype(target)
-        mx.eval(tensor)  # one by one, so that a half-precision file is never held twice
-        built.update(tree_unflatten([(name, tensor)]), strict=False)
+        group.append((name, tensor))
+        if not weights or sum(tensor.nbytes for _, tensor in group) >= GROUP_BYTES:
+            mx.eval([tensor for _, tensor in group])
+            built.update(tree_unflatten(group), strict=False)
+            group = []
     built.eval()
     built.freeze()
     mx.eval(_arrays(built))

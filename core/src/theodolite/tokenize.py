@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,8 +33,6 @@ class Tokenizer:
             raise CheckpointError(f"{checkpoint.path}: tokenizer.json is missing, and no other tokenizer file is read")
         file = checkpoint.path / "tokenizer.json"
         self.backend = _load(file)
-        self._literal = _load(file)
-        self._literal.encode_special_tokens = True  # special tokens spelled in a text stay text
         self._truncating: dict[int, tokenizers.Tokenizer] = {}
         self._file = file
         self.lower_case = checkpoint.json("sentence_bert_config.json").get("do_lower_case") is True
@@ -46,6 +45,13 @@ class Tokenizer:
         """Special tokens that the template puts before a text."""
         self.trailing: tuple[int, ...] = tuple(template.ids[last:])
         """Special tokens that the template puts after a text; they survive truncation."""
+
+    @cached_property
+    def _literal(self) -> tokenizers.Tokenizer:
+        """The one to which special tokens that are spelled in a text are text."""
+        backend = _load(self._file)
+        backend.encode_special_tokens = True
+        return backend
 
     def encode(self, text: str, *, special_tokens: bool = True, literal: bool = False) -> list[int]:
         """Token ids of ``text``, not truncated.

@@ -109,7 +109,7 @@ AVX2 void tile<TILE>(
       : [x] "+r"(x), [lower] "+r"(lower), [panel] "+r"(panel), [next] "+r"(next), [y] "+r"(y), [fours] "+r"(fours),
         [rest] "+r"(rest)
       : [step] "r"(step), [y_step] "r"(y_step), [start] "m"(start), [more] "r"(static_cast<int>(more))
-      : "cc", "memory", "ymm0", "ymm1", "ymm2", "ymm4", "ymm5", "ymm6", "ymm7", "ymm8", "ymm9", "ymm10", "ymm11",
+      : "cc", "memory", "ymm0", "ymm1", "ymm2", "ymm3", "ymm4", "ymm5", "ymm6", "ymm7", "ymm8", "ymm9", "ymm10", "ymm11",
         "ymm12", "ymm13", "ymm14", "ymm15");
 }
 

@@ -158,7 +158,7 @@ Answer linear_op(const mx::array& x, const mx::array& weight, const Maybe& bias,
   });
 }
 
-// The weights [n, k] as panels, to be used again and again. Computed at once, in memory of huge pages.
+// The weights [n, k] as panels, to be used again and again; computed at once.
 std::shared_ptr<Panels> pack_op(mx::array weight) {
   if (!tiles() || !ours(weight)) return nullptr;
   mx::eval(weight);

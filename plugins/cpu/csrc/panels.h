@@ -1,15 +1,20 @@
 // A weight packed for the tiles, kept as long as the weight.
 #pragma once
 
+#include <cstdlib>
 #include <memory>
+#include <new>
 
 #include "gemm.h"
+#include "products.h"
 
 namespace theodolite {
 
 class Panels {
  public:
-  Panels(const float* weight, long n, long k);
+  Panels(const float* weight, long rows, long columns) : n(rows), k(columns), data_(allocate(nbytes())) {
+    pack(weight, data_.get(), n, k);
+  }
 
   const float* data() const {
     return data_.get();
@@ -22,7 +27,21 @@ class Panels {
   const long n, k;
 
  private:
-  std::shared_ptr<float[]> data_;
+  struct Free {
+    void operator()(float* data) const {
+      std::free(data);
+    }
+  };
+
+  // From a cache line on, which MLX does not promise: a register loaded across two lines takes twice as long.
+  static float* allocate(long bytes) {
+    constexpr long line = 64;
+    auto* data = static_cast<float*>(std::aligned_alloc(line, (bytes + line - 1) / line * line));
+    if (data == nullptr) throw std::bad_alloc();
+    return data;
+  }
+
+  std::unique_ptr<float[], Free> data_;
 };
 
 }  // namespace theodolite
