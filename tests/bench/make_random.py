@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import tokenizers
+from run import words
 from tokenizers import models, pre_tokenizers, processors
 
-from run import words
 from theodolite.testing import tiny
 
 BERT = {"special": ["[PAD]", "[UNK]", "[CLS]", "[SEP]"], "pad": "[PAD]", "unk": "[UNK]", "around": "[CLS] $A [SEP]"}

@@ -45,7 +45,7 @@ class Engine:
     def __init__(self, name: str, python: str, checkpoint: Path, environment: dict[str, str]) -> None:
         began = time.perf_counter()
         self.name = name
-        self.errors = tempfile.TemporaryFile("w+")
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the process
         self.process = subprocess.Popen(
             [python, str(HERE / "worker.py"), name, str(checkpoint)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=environment,

@@ -1,7 +1,7 @@
 """The compiled operations with the signatures of a kernels table.
 
-An operation of the extension gives None for what it does not compute (another dtype than float32, an empty array, an odd
-shape); then MLX's own does.
+An operation of the extension gives None for what it does not compute (another dtype than float32, an empty array, an
+odd shape); then MLX's own does.
 """
 
 from __future__ import annotations
