@@ -28,6 +28,9 @@ PASS_TOKENS = 32
 """What a forward pass costs by itself, counted in tokens: padding is taken where it is cheaper than another pass."""
 CACHE_LIMIT = 128 * 1024 * 1024
 """Bytes of freed buffers that MLX may keep; every new length makes new sizes, so without a bound it only grows."""
+AHEAD = 256 * 1024 * 1024
+"""Bytes beyond the weights above which MLX on a CPU makes no further arrays before others are done with. It allocates
+when it schedules, up to a hundred operations ahead: of a long text that is many layers' hidden states at once."""
 POOLING_NAMES = {"last": Pooling.LASTTOKEN, **{mode.value: mode for mode in Pooling}}
 log = logging.getLogger("theodolite")
 
@@ -61,6 +64,8 @@ class Engine:
         kernels.choose(options.kernels)
         mx.set_cache_limit(CACHE_LIMIT)
         self.model: nn.Module = loading.model(self.family, checkpoint, options.dtype)
+        if kernels.device() == "cpu":
+            mx.set_memory_limit(mx.get_active_memory() + AHEAD)
 
     @property
     def label(self) -> str:

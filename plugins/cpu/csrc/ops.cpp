@@ -158,12 +158,15 @@ Answer linear_op(const mx::array& x, const mx::array& weight, const Maybe& bias,
   });
 }
 
-// The weights [n, k] as panels, to be used again and again; computed at once.
-std::shared_ptr<Panels> pack_op(mx::array weight) {
+// The weights [n, k] as panels, to be used again and again; computed at once. The array is given up for them: should
+// anybody ask for its numbers again, they are read back from the panels.
+std::shared_ptr<Panels> pack_op(mx::array& weight) {
   if (!tiles() || !ours(weight)) return nullptr;
   mx::eval(weight);
-  Inputs in({weight});
-  return std::make_shared<Panels>(in.flat(0), weight.shape(0), weight.shape(1));
+  auto panels = std::make_shared<Panels>(Inputs({weight}).flat(0), weight.shape(0), weight.shape(1));
+  auto back = lazily("Unpack", weight.shape(), {}, [panels](Inputs&, float* out) { panels->unpack(out); });
+  weight.overwrite_descriptor(back);
+  return panels;
 }
 
 Answer packed_linear_op(const mx::array& x, std::shared_ptr<Panels> panels, const Maybe& bias, int act) {
@@ -343,7 +346,7 @@ NB_MODULE(_ops, m) {
   using namespace theodolite;
   m.def("setup", &setup, nb::arg("library"));
   m.def("tiles", &tiles);
-  nb::class_<Panels>(m, "Panels").def_prop_ro("nbytes", &Panels::nbytes);
+  nb::class_<Panels>(m, "Panels");
   m.def("pack", &pack_op, nb::arg("weight"), nb::call_guard<nb::gil_scoped_release>());
   m.def(
       "packed_linear", &packed_linear_op, nb::arg("x"), nb::arg("panels"), nb::arg("bias").none(), nb::arg("act"));

@@ -12,7 +12,7 @@ namespace theodolite {
 
 class Panels {
  public:
-  Panels(const float* weight, long rows, long columns) : n(rows), k(columns), data_(allocate(nbytes())) {
+  Panels(const float* weight, long rows, long columns) : n(rows), k(columns), data_(allocate(packed_size(n, k))) {
     pack(weight, data_.get(), n, k);
   }
 
@@ -20,8 +20,12 @@ class Panels {
     return data_.get();
   }
 
-  long nbytes() const {
-    return packed_size(n, k) * static_cast<long>(sizeof(float));
+  // The weight again, [n, k].
+  void unpack(float* weight) const {
+    for (long row = 0; row < n; row++) {
+      const float* panel = data() + row / PANEL * PANEL * k + row % PANEL;
+      for (long i = 0; i < k; i++) weight[row * k + i] = panel[i * PANEL];
+    }
   }
 
   const long n, k;
@@ -34,8 +38,9 @@ class Panels {
   };
 
   // From a cache line on, which MLX does not promise: a register loaded across two lines takes twice as long.
-  static float* allocate(long bytes) {
+  static float* allocate(long count) {
     constexpr long line = 64;
+    long bytes = count * static_cast<long>(sizeof(float));
     auto* data = static_cast<float*>(std::aligned_alloc(line, (bytes + line - 1) / line * line));
     if (data == nullptr) throw std::bad_alloc();
     return data;

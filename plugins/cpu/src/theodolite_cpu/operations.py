@@ -18,9 +18,6 @@ from theodolite_cpu import _ops
 if TYPE_CHECKING:
     from theodolite.nn.masks import Mask
 
-PACKED_BYTES = 384 * 1024 * 1024
-"""Most memory for packed copies of weights. They pay for small models, above all with short texts: a large model's
-weights come from memory anyway, and are packed in passing."""
 ACTS = {None: 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "relu": 4, "tanh": 5, "quick_gelu": 6}
 
 setup = _ops.setup
@@ -35,33 +32,23 @@ def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None, act: str
 
 
 class Packed:
-    """A weight that was used and its packed copy, or that it has none; both end with the weight.
+    """A weight that was used and its panels, or that it has none; both end with the weight.
 
     Decided at the first use and for good: packed and plain products round differently, and a repeated request must
     give the same numbers.
     """
 
-    held = 0
     lock = threading.RLock()  # a weight may end while another is packed
     known: ClassVar[dict[int, Packed]] = {}
 
     def __init__(self, weight: mx.array) -> None:
         key = id(weight)
-        self.panels: _ops.Panels | None = None
-        self.weight = weakref.ref(weight, lambda _: self.forget(key))
-        if Packed.held + weight.nbytes <= PACKED_BYTES:
-            self.panels = _ops.pack(weight)
-        self.size = 0 if self.panels is None else self.panels.nbytes
-        Packed.held += self.size
-
-    def forget(self, key: int) -> None:
-        with Packed.lock:
-            Packed.known.pop(key, None)
-            Packed.held -= self.size
+        self.weight = weakref.ref(weight, lambda _: Packed.known.pop(key, None))
+        self.panels: _ops.Panels | None = _ops.pack(weight)
 
 
 def packed(weight: mx.array) -> _ops.Panels | None:
-    """The packed copy of a weight, where the extension has tiles for this processor and there is room for one."""
+    """The panels of a weight, where the extension has tiles for this processor."""
     if (entry := Packed.known.get(id(weight))) is None:
         with Packed.lock:
             if (entry := Packed.known.get(id(weight))) is None:
