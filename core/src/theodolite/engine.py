@@ -29,7 +29,7 @@ PASS_TOKENS = 32
 CACHE_LIMIT = 128 * 1024 * 1024
 """Bytes of freed buffers that MLX may keep; every new length makes new sizes, so without a bound it only grows."""
 AHEAD = 256 * 1024 * 1024
-"""Bytes beyond the weights above which MLX on a CPU makes no further arrays before others are done with. It allocates
+"""Bytes in a forward pass above which MLX on a CPU makes no further arrays before others are done with. It allocates
 when it schedules, up to a hundred operations ahead: of a long text that is many layers' hidden states at once."""
 POOLING_NAMES = {"last": Pooling.LASTTOKEN, **{mode.value: mode for mode in Pooling}}
 log = logging.getLogger("theodolite")
@@ -64,8 +64,7 @@ class Engine:
         kernels.choose(options.kernels)
         mx.set_cache_limit(CACHE_LIMIT)
         self.model: nn.Module = loading.model(self.family, checkpoint, options.dtype)
-        if kernels.device() == "cpu":
-            mx.set_memory_limit(mx.get_active_memory() + AHEAD)
+        self._on_cpu = kernels.device() == "cpu"
 
     @property
     def label(self) -> str:
@@ -115,6 +114,8 @@ class Engine:
         hidden = self.family.forward(self.model, batch).astype(mx.float32)
         pooled = self.family.pool(self.model, hidden, batch, self.pooling).astype(mx.float32)
         self._check_shape(tuple(pooled.shape), len(rows), batch.input_ids.shape[1])
+        if self._on_cpu:
+            mx.set_memory_limit(mx.get_active_memory() + AHEAD)
         answer = np.array(pooled)
         if not np.isfinite(answer).all():
             raise InvalidResult(f"{self._what} inference returned an invalid numeric result")
