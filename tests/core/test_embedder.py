@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 import theodolite
 from theodolite import embedder as module
+from theodolite import engine
 from theodolite.errors import InvalidResult, RequestError, Unsupported
 from theodolite.values import Embeddings, Row
 
@@ -39,6 +41,24 @@ def test_batches_are_sorted_bounded_and_complete(embedder) -> None:
         assert len(batch) <= 16
         assert len(batch) * max(lengths) <= 16_384
         assert lengths == sorted(lengths, reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_are_cut_where_passes_and_padding_cost_least(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    widths = sorted((int(n) for n in rng.integers(1, 200, 9)), reverse=True)
+    batch_size, batch_tokens = int(rng.integers(2, 10)), int(rng.integers(100, 700))
+
+    def cost(starts: tuple[int, ...]) -> float:
+        parts = [widths[a:b] for a, b in zip((0, *starts), (*starts, 9), strict=True)]
+        if any(len(part) > batch_size or (len(part) > 1 and len(part) * part[0] > batch_tokens) for part in parts):
+            return math.inf
+        return sum(len(part) * part[0] + engine.PASS_TOKENS for part in parts)
+
+    every = (starts for count in range(9) for starts in itertools.combinations(range(1, 9), count))
+    parts = engine.cut(widths, batch_size, batch_tokens)
+    assert [i for part in parts for i in range(9)[part]] == list(range(9))
+    assert cost(tuple(part.start for part in parts[1:])) == min(map(cost, every))
 
 
 def test_texts_tokens_and_counts(embedder) -> None:
