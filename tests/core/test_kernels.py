@@ -14,7 +14,8 @@ from theodolite.nn.kernels import Kernels
 
 
 @pytest.fixture(autouse=True)
-def unchanged():
+def unchanged(monkeypatch):
+    monkeypatch.delenv("THEODOLITE_KERNELS", raising=False)  # a whole run may be given other kernels
     before = kernels.active
     yield
     kernels.active = before
