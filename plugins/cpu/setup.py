@@ -61,7 +61,7 @@ FLAGS = [
 extension = Extension(
     "theodolite_cpu._ops",
     sources=[f"csrc/{name}.cpp" for name in SOURCES],
-    depends=sorted(str(header) for header in HERE.glob("csrc/*.h")),
+    depends=sorted(f"csrc/{header.name}" for header in HERE.glob("csrc/*.h")),
     language="c++",
     define_macros=[("NB_DOMAIN", "mlx"), ("NDEBUG", None)],
     extra_compile_args=FLAGS,

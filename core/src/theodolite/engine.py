@@ -64,7 +64,6 @@ class Engine:
         kernels.choose(options.kernels)
         mx.set_cache_limit(CACHE_LIMIT)
         self.model: nn.Module = loading.model(self.family, checkpoint, options.dtype)
-        self._on_cpu = kernels.device() == "cpu"
 
     @property
     def label(self) -> str:
@@ -114,9 +113,7 @@ class Engine:
         hidden = self.family.forward(self.model, batch).astype(mx.float32)
         pooled = self.family.pool(self.model, hidden, batch, self.pooling).astype(mx.float32)
         self._check_shape(tuple(pooled.shape), len(rows), batch.input_ids.shape[1])
-        if self._on_cpu:
-            mx.set_memory_limit(mx.get_active_memory() + AHEAD)
-        answer = np.array(pooled)
+        answer = _computed(pooled)
         if not np.isfinite(answer).all():
             raise InvalidResult(f"{self._what} inference returned an invalid numeric result")
         return answer
@@ -164,23 +161,31 @@ class Engine:
         return answers
 
 
+def _computed(pooled: mx.array) -> np.ndarray:
+    if kernels.device() != "cpu":
+        return np.array(pooled)
+    before = mx.set_memory_limit(mx.get_active_memory() + AHEAD)
+    try:
+        return np.array(pooled)
+    finally:
+        mx.set_memory_limit(before)
+
+
 def cut(widths: Sequence[int], batch_size: int, batch_tokens: int) -> list[slice]:
     """Cut rows, longest first, where passes and padding together cost least (`PASS_TOKENS`)."""
-    # least[j]: cost of the first j rows and where their last batch begins
-    least: list[tuple[int, int]] = [(0, 0)]
-    for end in range(1, len(widths) + 1):
-        choices = []
-        for start in range(end - 1, max(-1, end - 1 - batch_size), -1):
-            padded = widths[start] * (end - start)
-            if padded > batch_tokens and start < end - 1:
-                break
-            choices.append((least[start][0] + padded + PASS_TOKENS, start))
-        least.append(min(choices))
-    parts, end = [], len(widths)
+    wide, count = np.asarray(widths, np.int64), len(widths)
+    least = np.zeros(count + 1, np.int64)  # what the first so many rows cost
+    begins = np.zeros(count + 1, np.int64)  # and where their last batch begins
+    for end in range(1, count + 1):
+        starts = np.arange(max(0, end - batch_size), end)
+        padded = wide[starts] * (end - starts)
+        starts = starts[(padded <= batch_tokens) | (starts == end - 1)]  # one row is a batch, however long
+        costs = least[starts] + wide[starts] * (end - starts) + PASS_TOKENS
+        least[end], begins[end] = costs.min(), starts[costs.argmin()]
+    parts, end = [], count
     while end > 0:
-        start = least[end][1]
-        parts.append(slice(start, end))
-        end = start
+        parts.append(slice(int(begins[end]), end))
+        end = int(begins[end])
     return parts[::-1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
 from functools import cached_property
@@ -34,7 +35,6 @@ class Tokenizer:
         file = checkpoint.path / "tokenizer.json"
         self.backend = _load(file)
         self._truncating: dict[int, tokenizers.Tokenizer] = {}
-        self._file = file
         self.lower_case = checkpoint.json("sentence_bert_config.json").get("do_lower_case") is True
         self.size: int = self.backend.get_vocab_size(with_added_tokens=True)
         self.pad_id = self._pad_id(checkpoint)
@@ -49,7 +49,7 @@ class Tokenizer:
     @cached_property
     def _literal(self) -> tokenizers.Tokenizer:
         """The one to which special tokens that are spelled in a text are text."""
-        backend = _load(self._file)
+        backend = copy.deepcopy(self.backend)
         backend.encode_special_tokens = True
         return backend
 
@@ -101,7 +101,7 @@ class Tokenizer:
             room = limit - self.backend.num_special_tokens_to_add(is_pair=True)
             if room < 1:
                 raise RequestError(f"max_length {limit} leaves no room for a pair beside its special tokens")
-            backend = _load(self._file)
+            backend = copy.deepcopy(self.backend)
             backend.enable_truncation(limit, strategy=LONGEST_FIRST)
             self._truncating[limit] = backend
         return self._truncating[limit]

@@ -135,63 +135,6 @@ void some_rows(
   }
 }
 
-AVX2 inline float total(__m256 v) {
-  __m128 half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-  half = _mm_add_ps(half, _mm_movehl_ps(half, half));
-  return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
-}
-
-// ROWS x COLUMNS dot products at once, so that every number loaded is used several times.
-template <int ROWS, int COLUMNS>
-AVX2 inline __attribute__((always_inline)) void dots(const float* x, const float* w, float* y, long k, long y_row) {
-  __m256 sums[ROWS][COLUMNS];
-#pragma GCC unroll 6
-  for (int r = 0; r < ROWS; r++) {
-#pragma GCC unroll 2
-    for (int c = 0; c < COLUMNS; c++) sums[r][c] = _mm256_setzero_ps();
-  }
-  long i = 0;
-  for (; i + LANES <= k; i += LANES) {
-    __m256 columns[COLUMNS];
-#pragma GCC unroll 2
-    for (int c = 0; c < COLUMNS; c++) columns[c] = _mm256_loadu_ps(w + c * k + i);
-#pragma GCC unroll 6
-    for (int r = 0; r < ROWS; r++) {
-      __m256 row = _mm256_loadu_ps(x + r * k + i);
-#pragma GCC unroll 2
-      for (int c = 0; c < COLUMNS; c++) sums[r][c] = _mm256_fmadd_ps(row, columns[c], sums[r][c]);
-    }
-  }
-#pragma GCC unroll 6
-  for (int r = 0; r < ROWS; r++) {
-#pragma GCC unroll 2
-    for (int c = 0; c < COLUMNS; c++) {
-      float sum = total(sums[r][c]);
-      for (long j = i; j < k; j++) sum += x[r * k + j] * w[c * k + j];
-      y[r * y_row + c] = sum;
-    }
-  }
-}
-
-template <int COLUMNS>
-AVX2 void dot_rows(const float* x, const float* w, float* y, long m, long k, long y_row) {
-  long parts = (m + TILE - 1) / TILE;  // 10 rows go as 5 and 5, not as 6 and 4
-  for (long r = 0, part = 0; part < parts; part++) {
-    long rows = (m - r + parts - part - 1) / (parts - part);
-    const float* from = x + r * k;
-    float* to = y + r * y_row;
-    switch (rows) {
-      case 1: dots<1, COLUMNS>(from, w, to, k, y_row); break;
-      case 2: dots<2, COLUMNS>(from, w, to, k, y_row); break;
-      case 3: dots<3, COLUMNS>(from, w, to, k, y_row); break;
-      case 4: dots<4, COLUMNS>(from, w, to, k, y_row); break;
-      case 5: dots<5, COLUMNS>(from, w, to, k, y_row); break;
-      default: dots<6, COLUMNS>(from, w, to, k, y_row); break;
-    }
-    r += rows;
-  }
-}
-
 // 8 x 8 numbers at w, turned.
 AVX2 inline void turn(const float* w, long w_row, float* out) {
   __m256 a[LANES], b[LANES];
@@ -295,12 +238,6 @@ void multiply(
   }
 }
 
-AVX2 void few_rows(const float* x, const float* w, float* y, long m, long n, long k, long y_row) {
-  long c = 0;
-  for (; c + 2 <= n; c += 2) dot_rows<2>(x, w + c * k, y + c, m, k, y_row);
-  if (c < n) dot_rows<1>(x, w + c * k, y + c, m, k, y_row);
-}
-
 }  // namespace theodolite
 
 #else
@@ -314,7 +251,6 @@ bool tiles() {
 void pack_panel(const float*, long, long, long, long, float*) {}
 void pack_columns(const float*, long, long, long, float*) {}
 void multiply(const float*, long, const float*, long, float*, long, long, long, long) {}
-void few_rows(const float*, const float*, float*, long, long, long, long) {}
 
 }  // namespace theodolite
 

@@ -27,7 +27,4 @@ void multiply(
     const float* x, long x_row, const float* panels, long panel_step, float* y, long y_row, long m, long columns,
     long k);
 
-// y[m, n] = x[m, k] w[n, k]^T for few rows m, reading the weights once and packing nothing; y's rows lie `y_row` apart.
-void few_rows(const float* x, const float* w, float* y, long m, long n, long k, long y_row);
-
 }  // namespace theodolite

@@ -116,8 +116,8 @@ mx::Stream cpu() {
 template <class Body>
 mx::array lazily(
     const char* name, mx::Shape shape, std::vector<mx::array> inputs, Body body,
-    std::optional<mx::Strides> strides = std::nullopt) {
-  auto primitive = std::make_shared<Operation<Body>>(cpu(), name, std::move(body), std::move(strides));
+    std::optional<mx::Strides> strides = std::nullopt, mx::Stream stream = cpu()) {
+  auto primitive = std::make_shared<Operation<Body>>(stream, name, std::move(body), std::move(strides));
   return mx::array(std::move(shape), mx::float32, std::move(primitive), std::move(inputs));
 }
 
@@ -158,27 +158,39 @@ Answer linear_op(const mx::array& x, const mx::array& weight, const Maybe& bias,
   });
 }
 
-// The weights [n, k] as panels, to be used again and again; computed at once. The array is given up for them: should
-// anybody ask for its numbers again, they are read back from the panels.
-std::shared_ptr<Panels> pack_op(mx::array& weight) {
-  if (!tiles() || !ours(weight)) return nullptr;
-  mx::eval(weight);
-  auto panels = std::make_shared<Panels>(Inputs({weight}).flat(0), weight.shape(0), weight.shape(1));
-  auto back = lazily("Unpack", weight.shape(), {}, [panels](Inputs&, float* out) { panels->unpack(out); });
-  weight.overwrite_descriptor(back);
-  return panels;
+struct PackedWeight {
+  Panels panels;
+  mx::array left;  // what the weight's array was left as; it is another one once somebody has written to it
+
+  bool stands_for(const mx::array& weight) const {
+    return weight.id() == left.id();
+  }
+};
+
+// The weight [n, k] as panels, to be used again and again; computed at once, and only of what is there to be read, as a
+// parameter is: what a forward pass makes in passing is packed in passing. The array is given up for the panels. Should
+// anybody ask for its numbers again, on any thread, they are read back.
+std::shared_ptr<PackedWeight> pack_op(mx::array& weight) {
+  if (!tiles() || !ours(weight) || !weight.is_available()) return nullptr;
+  Panels panels(Inputs({weight}).flat(0), weight.shape(0), weight.shape(1));
+  static const mx::Stream anywhere = mx::new_thread_unsafe_stream(mx::Device::cpu);
+  auto back = [panels](Inputs&, float* out) { panels.unpack(out); };
+  mx::array left = lazily("Unpack", weight.shape(), {}, back, std::nullopt, anywhere);
+  weight.overwrite_descriptor(left);
+  return std::make_shared<PackedWeight>(PackedWeight{panels, left});
 }
 
-Answer packed_linear_op(const mx::array& x, std::shared_ptr<Panels> panels, const Maybe& bias, int act) {
+Answer packed_linear_op(const mx::array& x, const PackedWeight& weight, const Maybe& bias, int act) {
   if (!all_ours(x, bias)) return std::nullopt;
-  long m = x.size() / panels->k;
-  if (x.shape(-1) != panels->k) throw std::invalid_argument("x is not as wide as the packed weight");
+  Panels panels = weight.panels;
+  long m = x.size() / panels.k;
+  if (x.shape(-1) != panels.k) throw std::invalid_argument("x is not as wide as the packed weight");
   auto shape = x.shape();
-  shape.back() = panels->n;
+  shape.back() = panels.n;
   std::vector<mx::array> inputs{x};
   int b = add(inputs, bias);
   return lazily("PackedLinear", shape, std::move(inputs), [=](Inputs& in, float* out) {
-    packed_linear(in.flat(0), panels->data(), in.flat(b), out, m, panels->n, panels->k, static_cast<Act>(act));
+    packed_linear(in.flat(0), panels.data(), in.flat(b), out, m, panels.n, panels.k, static_cast<Act>(act));
   });
 }
 
@@ -346,10 +358,10 @@ NB_MODULE(_ops, m) {
   using namespace theodolite;
   m.def("setup", &setup, nb::arg("library"));
   m.def("tiles", &tiles);
-  nb::class_<Panels>(m, "Panels");
+  nb::class_<PackedWeight>(m, "PackedWeight").def("stands_for", &PackedWeight::stands_for, nb::arg("weight"));
   m.def("pack", &pack_op, nb::arg("weight"), nb::call_guard<nb::gil_scoped_release>());
   m.def(
-      "packed_linear", &packed_linear_op, nb::arg("x"), nb::arg("panels"), nb::arg("bias").none(), nb::arg("act"));
+      "packed_linear", &packed_linear_op, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("act"));
   m.def("threads", [] { return Pool::get().size(); });
   m.def("linear", &linear_op, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("act"));
   m.def("activation", &activation_op, nb::arg("x"), nb::arg("act"));

@@ -1,4 +1,4 @@
-// A weight packed for the tiles, kept as long as the weight.
+// A weight packed for the tiles; copies share the numbers.
 #pragma once
 
 #include <cstdlib>
@@ -31,22 +31,16 @@ class Panels {
   const long n, k;
 
  private:
-  struct Free {
-    void operator()(float* data) const {
-      std::free(data);
-    }
-  };
-
   // From a cache line on, which MLX does not promise: a register loaded across two lines takes twice as long.
-  static float* allocate(long count) {
+  static std::shared_ptr<float[]> allocate(long count) {
     constexpr long line = 64;
     long bytes = count * static_cast<long>(sizeof(float));
     auto* data = static_cast<float*>(std::aligned_alloc(line, (bytes + line - 1) / line * line));
     if (data == nullptr) throw std::bad_alloc();
-    return data;
+    return std::shared_ptr<float[]>(data, std::free);
   }
 
-  std::unique_ptr<float[], Free> data_;
+  std::shared_ptr<float[]> data_;
 };
 
 }  // namespace theodolite

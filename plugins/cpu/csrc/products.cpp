@@ -22,7 +22,7 @@ namespace {
 using Sgemm = void (*)(int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*, int);
 Sgemm sgemm = nullptr;
 constexpr int ROWS = 101, PLAIN = 111, TURNED = 112;
-constexpr long FEW = 24, ROW_BLOCK = 512, QUERY_BLOCK = 96;
+constexpr long ROW_BLOCK = 512, QUERY_BLOCK = 96;
 constexpr long TILED_ROWS = 96, TILED_COLUMNS = 256, IN_CACHE = 64;
 constexpr long ALONE = 1 << 17;  // multiplications that are done before another thread takes part
 
@@ -82,7 +82,7 @@ void packed_linear(
 // y = act(x w^T + bias): [m, k] x [n, k] -> [m, n]. Many rows are cut by rows, few by columns.
 void linear(const float* x, const float* w, const float* bias, float* y, long m, long n, long k, Act act) {
   Pool& pool = Pool::get();
-  if (tiles() && m > FEW) {
+  if (tiles()) {
     auto panels = scratch(packed_size(n, k));
     pack(w, panels.get(), n, k);
     packed_linear(x, panels.get(), bias, y, m, n, k, act);
@@ -101,11 +101,7 @@ void linear(const float* x, const float* w, const float* bias, float* y, long m,
   long size = m * n * k < ALONE ? n : blocks(blocks(n, 2L * pool.size()), 16) * 16;
   pool.run(blocks(n, size), [&](int i) {
     long first = i * size, columns = std::min(size, n - first);
-    if (tiles()) {
-      few_rows(x, w + first * k, y + first, m, columns, k, n);
-    } else {
-      sgemm(ROWS, PLAIN, TURNED, m, columns, k, 1.0f, x, k, w + first * k, k, 0.0f, y + first, n);
-    }
+    sgemm(ROWS, PLAIN, TURNED, m, columns, k, 1.0f, x, k, w + first * k, k, 0.0f, y + first, n);
     finish(y + first, bias == nullptr ? nullptr : bias + first, m, columns, n, act);
   });
 }

@@ -87,6 +87,35 @@ def test_a_packed_weight_is_held_once_ends_with_its_model_and_can_be_read_back()
 
 
 @built
+def test_a_packed_weight_can_be_read_on_a_thread_that_did_not_pack_it() -> None:
+    weight, x = array(64, 48), array(5, 48)
+    values = np.array(weight)
+    thread = threading.Thread(target=lambda: mx.eval(operations.linear(x + 0, weight)))
+    thread.start()
+    thread.join()
+    np.testing.assert_array_equal(np.array(weight), values)
+
+
+@built
+def test_a_weight_that_is_written_to_counts_from_then_on() -> None:
+    weight, x = array(64, 48), array(5, 48)
+    for change in range(3):
+        close(operations.linear(x, weight), x @ weight.T)
+        weight[change] = 7.0
+        mx.eval(weight)
+    close(operations.linear(x, weight), x @ weight.T)
+
+
+@built
+def test_a_weight_made_in_the_forward_pass_is_not_computed_ahead_of_it() -> None:
+    whole, x = array(96, 48), array(5, 48)
+    part = whole.split(3)[1]
+    y = operations.linear(x, part)
+    assert operations.packed(part) is None
+    close(y, kernels.linear(x, part))
+
+
+@built
 @pytest.mark.parametrize("act", ACTS[1:])
 def test_activations_and_gates(act: str) -> None:
     x = array(3, 7, 80) * 3

@@ -34,24 +34,27 @@ def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None, act: str
 class Packed:
     """A weight that was used and its panels, or that it has none; both end with the weight.
 
-    Decided at the first use and for good: packed and plain products round differently, and a repeated request must
-    give the same numbers.
+    Decided at the first use, and anew only when the weight was written to: packed and plain products round
+    differently, and a repeated request must give the same numbers.
     """
 
-    lock = threading.RLock()  # a weight may end while another is packed
+    lock = threading.Lock()
     known: ClassVar[dict[int, Packed]] = {}
 
     def __init__(self, weight: mx.array) -> None:
         key = id(weight)
         self.weight = weakref.ref(weight, lambda _: Packed.known.pop(key, None))
-        self.panels: _ops.Panels | None = _ops.pack(weight)
+        self.panels: _ops.PackedWeight | None = _ops.pack(weight)
+
+    def fits(self, weight: mx.array) -> bool:
+        return self.panels is None or self.panels.stands_for(weight)
 
 
-def packed(weight: mx.array) -> _ops.Panels | None:
+def packed(weight: mx.array) -> _ops.PackedWeight | None:
     """The panels of a weight, where the extension has tiles for this processor."""
-    if (entry := Packed.known.get(id(weight))) is None:
+    if (entry := Packed.known.get(id(weight))) is None or not entry.fits(weight):
         with Packed.lock:
-            if (entry := Packed.known.get(id(weight))) is None:
+            if (entry := Packed.known.get(id(weight))) is None or not entry.fits(weight):
                 entry = Packed.known[id(weight)] = Packed(weight)
     return entry.panels
 
