@@ -10,7 +10,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
-SOURCES = ["gemm", "math", "nanobind", "ops", "products"]
+SOURCES = ["gemm", "math", "nanobind", "ops", "products", "tiles_avx2", "tiles_avx512"]
 REASON_LENGTH = 300
 
 

@@ -62,7 +62,7 @@ void pack(const float* w, float* panels, long n, long k) {
 void packed_linear(
     const float* x, const float* panels, const float* bias, float* y, long m, long n, long k, Act act) {
   Pool& pool = Pool::get();
-  long row_parts = blocks(m, TILED_ROWS), rows = blocks(blocks(m, row_parts), TILE) * TILE;
+  long row_parts = blocks(m, TILED_ROWS), rows = blocks(blocks(m, row_parts), tiles()->rows) * tiles()->rows;
   row_parts = blocks(m, rows);
   long parts = m * n * k < ALONE ? 1 : std::max(blocks(n, TILED_COLUMNS), blocks(2L * pool.size(), row_parts));
   long columns = blocks(blocks(n, parts), PANEL) * PANEL;
@@ -73,7 +73,7 @@ void packed_linear(
     for (; left < right; left += IN_CACHE) {
       long wide = std::min(IN_CACHE, right - left);
       float* to = y + top * n + left;
-      multiply(x + top * k, k, panels + left * k, PANEL * k, to, n, high, wide, k);
+      multiply(*tiles(), x + top * k, k, panels + left * k, PANEL * k, to, n, high, wide, k);
       finish(to, bias == nullptr ? nullptr : bias + left, high, wide, n, act);
     }
   });
@@ -82,7 +82,7 @@ void packed_linear(
 // y = act(x w^T + bias): [m, k] x [n, k] -> [m, n]. Many rows are cut by rows, few by columns.
 void linear(const float* x, const float* w, const float* bias, float* y, long m, long n, long k, Act act) {
   Pool& pool = Pool::get();
-  if (tiles()) {
+  if (tiles() != nullptr) {
     auto panels = scratch(packed_size(n, k));
     pack(w, panels.get(), n, k);
     packed_linear(x, panels.get(), bias, y, m, n, k, act);
@@ -131,7 +131,7 @@ void Attention::operator()(Heads q, Heads k, Heads v, const int32_t* real, float
         q.data + row * q.batch + head * q.head, q.row, key, value, real == nullptr ? nullptr : real + row * length,
         out + row * length * h * width + head * width, first, std::min(length, first + QUERY_BLOCK));
   };
-  if (tiles()) {
+  if (tiles() != nullptr) {
     keys = scratch(b * groups * keys_size);
     values = scratch(b * groups * values_size);
     Pool::get().run(b * groups, pack_head, b * h * length * width < ALONE / 4);
@@ -163,7 +163,7 @@ void Attention::block(
   float *scores = held.data(), *to = out + first * out_row;
   const float* queries = q + first * q_row;
   if (k.panels != nullptr) {
-    multiply(queries, q_row, k.panels + low * width, PANEL * width, scores, keys, rows, keys, width);
+    multiply(*tiles(), queries, q_row, k.panels + low * width, PANEL * width, scores, keys, rows, keys, width);
   } else {
     sgemm(
         ROWS, PLAIN, TURNED, rows, keys, width, 1.0f, queries, q_row, k.data + low * k.row, k.row, 0.0f, scores, keys);
@@ -171,7 +171,7 @@ void Attention::block(
   float shares[QUERY_BLOCK];
   for (long i = 0; i < rows; i++) shares[i] = weigh(scores + i * keys, first + i, low, high, keep);
   if (v.panels != nullptr) {
-    multiply(scores, keys, v.panels + low * PANEL, PANEL * length, to, out_row, rows, width, keys);
+    multiply(*tiles(), scores, keys, v.panels + low * PANEL, PANEL * length, to, out_row, rows, width, keys);
   } else {
     sgemm(
         ROWS, PLAIN, PLAIN, rows, width, keys, 1.0f, scores, keys, v.data + low * v.row, v.row, 0.0f, to, out_row);
