@@ -26,7 +26,7 @@ Embed = Callable[[list[str]], np.ndarray]
 def theodolite(checkpoint: str) -> Embed:
     import theodolite
 
-    embedder = theodolite.load(checkpoint, kernels=os.environ.get("BENCH_KERNELS") or None)
+    embedder = theodolite.load(checkpoint, kernels=os.environ.get("BENCH_KERNELS") or None, dtype=os.environ.get("BENCH_DTYPE", "auto"))
     return lambda texts: np.asarray(embedder.embed(texts).vectors)
 
 

@@ -9,7 +9,7 @@ import mlx.nn as mlx_nn
 from mlx.utils import tree_flatten, tree_unflatten
 
 from theodolite.errors import CheckpointError
-from theodolite.nn import kernels, quantized
+from theodolite.nn import kernels, layers, quantized
 
 if TYPE_CHECKING:
     from theodolite.checkpoint import Checkpoint
@@ -25,17 +25,21 @@ twice."""
 def model(family: Family, checkpoint: Checkpoint, dtype: str = "auto") -> mlx_nn.Module:
     """Build the family's model and fill in every parameter.
 
-    :param dtype: ``auto`` computes in float32 on a CPU and as stored on a GPU; else a name of `DTYPES`.
+    :param dtype: ``auto`` computes in float32 on a CPU and as stored on a GPU; else a name of `DTYPES`. On a CPU a half
+        format is that of the matrices of linear layers alone: everything between them is computed in float32.
     :raises CheckpointError: for a missing, left-over or misshapen tensor, named.
     """
     built = family.build(checkpoint)
     weights = family.sanitize(checkpoint, checkpoint.weights())
     weights = quantized.prepare(built, weights, checkpoint, keep=kernels.device() == "gpu")
     _match(checkpoint, dict(tree_flatten(built.parameters())), weights)
-    target = DTYPES.get(dtype) or (mx.float32 if kernels.device() == "cpu" else None)
+    wanted = DTYPES.get(dtype)
+    on_cpu = kernels.device() == "cpu"
+    matrices = {f"{path}.weight" for path, module in built.named_modules() if isinstance(module, layers.Linear)}
     group: list[tuple[str, mx.array]] = []
     for name in list(weights):
         tensor = weights.pop(name)
+        target = mx.float32 if on_cpu and not (wanted and name in matrices) else wanted
         if target is not None and mx.issubdtype(tensor.dtype, mx.floating):
             tensor = tensor.astype(target)
         group.append((name, tensor))

@@ -47,7 +47,6 @@ namespace {
 
 constexpr long LANES = 8;
 constexpr long FEW = 24, SHALLOW = 64;
-constexpr long DEPTH = 384;  // panels this deep (24 kB each) stay in a near cache while all rows of a block pass by
 constexpr long EDGE = 14 * 2 * PANEL;  // numbers of the largest tile
 
 // 8 x 8 numbers at w, turned.
@@ -142,7 +141,7 @@ void multiply(
     }
     return;
   }
-  long parts = std::max(1L, (k + DEPTH - 1) / DEPTH), depth = (k + parts - 1) / parts;
+  long parts = std::max(1L, (k + tiles.depth - 1) / tiles.depth), depth = (k + parts - 1) / parts;
   for (long start = 0; start < k; start += depth) {
     for (long first = 0; first < columns; first += tile) {
       const float* after = following(first);

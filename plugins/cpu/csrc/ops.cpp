@@ -116,9 +116,9 @@ mx::Stream cpu() {
 template <class Body>
 mx::array lazily(
     const char* name, mx::Shape shape, std::vector<mx::array> inputs, Body body,
-    std::optional<mx::Strides> strides = std::nullopt, mx::Stream stream = cpu()) {
+    std::optional<mx::Strides> strides = std::nullopt, mx::Stream stream = cpu(), mx::Dtype dtype = mx::float32) {
   auto primitive = std::make_shared<Operation<Body>>(stream, name, std::move(body), std::move(strides));
-  return mx::array(std::move(shape), mx::float32, std::move(primitive), std::move(inputs));
+  return mx::array(std::move(shape), dtype, std::move(primitive), std::move(inputs));
 }
 
 using Maybe = std::optional<mx::array>;
@@ -160,6 +160,7 @@ Answer linear_op(const mx::array& x, const mx::array& weight, const Maybe& bias,
 
 struct PackedWeight {
   Panels panels;
+  bool bf16;  // a word is two numbers
   mx::array left;  // what the weight's array was left as; it is another one once somebody has written to it
 
   bool stands_for(const mx::array& weight) const {
@@ -170,27 +171,35 @@ struct PackedWeight {
 // The weight [n, k] as panels, to be used again and again; computed at once, and only of what is there to be read, as a
 // parameter is: what a forward pass makes in passing is packed in passing. The array is given up for the panels. Should
 // anybody ask for its numbers again, on any thread, they are read back.
+// Panels are of float32, whatever the weight is; of bfloat16 where it is and the processor multiplies that.
 std::shared_ptr<PackedWeight> pack_op(mx::array& weight) {
-  if (tiles() == nullptr || !ours(weight) || !weight.is_available()) return nullptr;
-  Panels panels(Inputs({weight}).flat(0), weight.shape(0), weight.shape(1));
+  bool known = weight.dtype() == mx::float32 || weight.dtype() == mx::bfloat16 || weight.dtype() == mx::float16;
+  if (tiles() == nullptr || !known || weight.size() == 0 || !weight.is_available()) return nullptr;
+  bool bf16 = weight.dtype() == mx::bfloat16 && bf16_tiles() != nullptr && weight.shape(1) % 2 == 0;
+  mx::array words = bf16 ? mx::view(mx::contiguous(weight, false, cpu()), mx::uint32, cpu())
+                         : mx::astype(weight, mx::float32, cpu());
+  words.eval();
+  Panels panels(Inputs({words}).flat(0), words.shape(0), words.shape(1));
   static const mx::Stream anywhere = mx::new_thread_unsafe_stream(mx::Device::cpu);
   auto back = [panels](Inputs&, float* out) { panels.unpack(out); };
-  mx::array left = lazily("Unpack", weight.shape(), {}, back, std::nullopt, anywhere);
+  mx::array left = lazily("Unpack", words.shape(), {}, back, std::nullopt, anywhere, words.dtype());
+  left = bf16 ? mx::view(left, mx::bfloat16, anywhere) : mx::astype(left, weight.dtype(), anywhere);
   weight.overwrite_descriptor(left);
-  return std::make_shared<PackedWeight>(PackedWeight{panels, left});
+  return std::make_shared<PackedWeight>(PackedWeight{panels, bf16, left});
 }
 
 Answer packed_linear_op(const mx::array& x, const PackedWeight& weight, const Maybe& bias, int act) {
   if (!all_ours(x, bias)) return std::nullopt;
   Panels panels = weight.panels;
-  long m = x.size() / panels.k;
-  if (x.shape(-1) != panels.k) throw std::invalid_argument("x is not as wide as the packed weight");
+  bool bf16 = weight.bf16;
+  long k = weight.bf16 ? 2 * panels.k : panels.k, m = x.size() / k;
+  if (x.shape(-1) != k) throw std::invalid_argument("x is not as wide as the packed weight");
   auto shape = x.shape();
   shape.back() = panels.n;
   std::vector<mx::array> inputs{x};
   int b = add(inputs, bias);
   return lazily("PackedLinear", shape, std::move(inputs), [=](Inputs& in, float* out) {
-    packed_linear(in.flat(0), panels.data(), in.flat(b), out, m, panels.n, panels.k, static_cast<Act>(act));
+    packed_linear(in.flat(0), panels.data(), bf16, in.flat(b), out, m, panels.n, k, static_cast<Act>(act));
   });
 }
 
@@ -358,6 +367,7 @@ NB_MODULE(_ops, m) {
   using namespace theodolite;
   m.def("setup", &setup, nb::arg("library"));
   m.def("tiles", [] { return tiles() != nullptr; });
+  m.def("bf16", [] { return bf16_tiles() != nullptr; });
   nb::class_<PackedWeight>(m, "PackedWeight").def("stands_for", &PackedWeight::stands_for, nb::arg("weight"));
   m.def("pack", &pack_op, nb::arg("weight"), nb::call_guard<nb::gil_scoped_release>());
   m.def(

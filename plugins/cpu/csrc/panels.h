@@ -1,4 +1,4 @@
-// A weight packed for the tiles; copies share the numbers.
+// A weight packed for the tiles, [n, k] in words; copies share them.
 #pragma once
 
 #include <cstdlib>
@@ -20,7 +20,7 @@ class Panels {
     return data_.get();
   }
 
-  // The weight again, [n, k].
+  // The weight again.
   void unpack(float* weight) const {
     for (long row = 0; row < n; row++) {
       const float* panel = data() + row / PANEL * PANEL * k + row % PANEL;

@@ -23,11 +23,40 @@ using Sgemm = void (*)(int, int, int, int, int, int, float, const float*, int, c
 Sgemm sgemm = nullptr;
 constexpr int ROWS = 101, PLAIN = 111, TURNED = 112;
 constexpr long ROW_BLOCK = 512, QUERY_BLOCK = 96;
-constexpr long TILED_ROWS = 96, TILED_COLUMNS = 256, IN_CACHE = 64;
+constexpr long TILED_ROWS = 98, TILED_COLUMNS = 256, IN_CACHE = 64;
+constexpr long WAYS = 8, PAGE = 1024;  // of the first cache: lines that share a place; words until places repeat
 constexpr long ALONE = 1 << 17;  // multiplications that are done before another thread takes part
 
 std::unique_ptr<float[]> scratch(long count) {
   return std::unique_ptr<float[]>(new float[count]);  // not zeroed
+}
+
+struct Rows {
+  const float* data;
+  long step;
+};
+
+// Whether rows so many words apart share lines of the first cache with more others than it has ways, if a tile reads
+// them together.
+bool crowded(const Tiles& fit, long step) {
+  return fit.rows > WAYS && step % PAGE == 0;
+}
+
+// Rows of k numbers as a tile reads them: where they lie, or a copy, good until the thread asks for its next, of those
+// that would crowd each other out or are to be of bfloat16.
+Rows readable(const Tiles& fit, const float* x, long x_row, long rows, long k, bool bf16) {
+  static thread_local std::vector<float> held;
+  long words = bf16 ? k / 2 : k, step = crowded(fit, words) ? words + PANEL : words;
+  if (!bf16 && !crowded(fit, x_row)) return {x, x_row};
+  held.resize(std::max<size_t>(held.size(), rows * step));
+  for (long r = 0; r < rows; r++) {
+    if (bf16) {
+      to_bf16(x + r * x_row, held.data() + r * step, k);
+    } else {
+      std::copy_n(x + r * x_row, k, held.data() + r * step);
+    }
+  }
+  return {held.data(), step};
 }
 
 }  // namespace
@@ -60,9 +89,11 @@ void pack(const float* w, float* panels, long n, long k) {
 
 // y = act(x w^T + bias) with w packed. Jobs are blocks of rows and columns; few rows are cut by columns alone.
 void packed_linear(
-    const float* x, const float* panels, const float* bias, float* y, long m, long n, long k, Act act) {
+    const float* x, const float* panels, bool bf16, const float* bias, float* y, long m, long n, long k, Act act) {
   Pool& pool = Pool::get();
-  long row_parts = blocks(m, TILED_ROWS), rows = blocks(blocks(m, row_parts), tiles()->rows) * tiles()->rows;
+  const Tiles& fit = bf16 ? *bf16_tiles() : *tiles();
+  long words = bf16 ? k / 2 : k;
+  long row_parts = blocks(m, TILED_ROWS), rows = blocks(blocks(m, row_parts), fit.rows) * fit.rows;
   row_parts = blocks(m, rows);
   long parts = m * n * k < ALONE ? 1 : std::max(blocks(n, TILED_COLUMNS), blocks(2L * pool.size(), row_parts));
   long columns = blocks(blocks(n, parts), PANEL) * PANEL;
@@ -70,10 +101,11 @@ void packed_linear(
   pool.run(row_parts * parts, [&](int job) {
     long top = job / parts * rows, left = job % parts * columns;
     long high = std::min(rows, m - top), right = std::min(n, left + columns);
+    Rows from = readable(fit, x + top * k, k, high, k, bf16);
     for (; left < right; left += IN_CACHE) {
       long wide = std::min(IN_CACHE, right - left);
       float* to = y + top * n + left;
-      multiply(*tiles(), x + top * k, k, panels + left * k, PANEL * k, to, n, high, wide, k);
+      multiply(fit, from.data, from.step, panels + left * words, PANEL * words, to, n, high, wide, words);
       finish(to, bias == nullptr ? nullptr : bias + left, high, wide, n, act);
     }
   });
@@ -85,7 +117,7 @@ void linear(const float* x, const float* w, const float* bias, float* y, long m,
   if (tiles() != nullptr) {
     auto panels = scratch(packed_size(n, k));
     pack(w, panels.get(), n, k);
-    packed_linear(x, panels.get(), bias, y, m, n, k, act);
+    packed_linear(x, panels.get(), false, bias, y, m, n, k, act);
     return;
   }
   if (m >= 48L * pool.size()) {
@@ -158,23 +190,25 @@ void Attention::block(
     for (long i = first; i < last; i++) std::fill_n(out + i * out_row, width, 0.0f);
     return;
   }
+  long step = tiles() != nullptr && crowded(*tiles(), keys) ? keys + PANEL : keys;
   static thread_local std::vector<float> held;
-  held.resize(std::max<size_t>(held.size(), rows * keys));
+  held.resize(std::max<size_t>(held.size(), rows * step));
   float *scores = held.data(), *to = out + first * out_row;
   const float* queries = q + first * q_row;
   if (k.panels != nullptr) {
-    multiply(*tiles(), queries, q_row, k.panels + low * width, PANEL * width, scores, keys, rows, keys, width);
+    Rows from = readable(*tiles(), queries, q_row, rows, width, false);
+    multiply(*tiles(), from.data, from.step, k.panels + low * width, PANEL * width, scores, step, rows, keys, width);
   } else {
     sgemm(
-        ROWS, PLAIN, TURNED, rows, keys, width, 1.0f, queries, q_row, k.data + low * k.row, k.row, 0.0f, scores, keys);
+        ROWS, PLAIN, TURNED, rows, keys, width, 1.0f, queries, q_row, k.data + low * k.row, k.row, 0.0f, scores, step);
   }
   float shares[QUERY_BLOCK];
-  for (long i = 0; i < rows; i++) shares[i] = weigh(scores + i * keys, first + i, low, high, keep);
+  for (long i = 0; i < rows; i++) shares[i] = weigh(scores + i * step, first + i, low, high, keep);
   if (v.panels != nullptr) {
-    multiply(*tiles(), scores, keys, v.panels + low * PANEL, PANEL * length, to, out_row, rows, width, keys);
+    multiply(*tiles(), scores, step, v.panels + low * PANEL, PANEL * length, to, out_row, rows, width, keys);
   } else {
     sgemm(
-        ROWS, PLAIN, PLAIN, rows, width, keys, 1.0f, scores, keys, v.data + low * v.row, v.row, 0.0f, to, out_row);
+        ROWS, PLAIN, PLAIN, rows, width, keys, 1.0f, scores, step, v.data + low * v.row, v.row, 0.0f, to, out_row);
   }
   for (long i = 0; i < rows; i++) multiply_by(to + i * out_row, width, shares[i]);
 }

@@ -20,8 +20,10 @@ void setup(const std::string& library);
 // All panels of w [n, k], one after the other.
 void pack(const float* w, float* panels, long n, long k);
 
-// y = act(x w^T + bias): [m, k] x [n, k] -> [m, n], with w packed or as it is.
-void packed_linear(const float* x, const float* panels, const float* bias, float* y, long m, long n, long k, Act act);
+// y = act(x w^T + bias): [m, k] x [n, k] -> [m, n], with w packed, of float32 or bfloat16, or as it is. Where it is of
+// bfloat16, x is rounded to that too.
+void packed_linear(
+    const float* x, const float* panels, bool bf16, const float* bias, float* y, long m, long n, long k, Act act);
 void linear(const float* x, const float* w, const float* bias, float* y, long m, long n, long k, Act act);
 
 struct Heads {  // [B, H, L, D] with any strides but the last, which is 1

@@ -22,6 +22,7 @@ struct Block {
 
 struct Tiles {
   long rows, panels;  // the largest block
+  long depth;  // words of a row after which sums are put aside, so that panels stay in a near cache
   void (*compute)(const Block& block, long rows, long panels);
 };
 

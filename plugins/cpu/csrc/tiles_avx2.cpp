@@ -11,6 +11,7 @@ namespace theodolite {
 namespace {
 
 constexpr int ROWS = 6, PANELS = 1;
+constexpr long DEPTH = 384;  // a panel of 24 kB stays in the first cache
 constexpr long LANES = 8;
 
 template <int R>
@@ -137,7 +138,7 @@ void compute(const Block& block, long rows, long) {
 
 const Tiles* avx2_tiles() {
   static const bool usable = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  static const Tiles tiles{ROWS, PANELS, compute};
+  static const Tiles tiles{ROWS, PANELS, DEPTH, compute};
   return usable ? &tiles : nullptr;
 }
 

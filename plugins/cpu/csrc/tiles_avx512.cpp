@@ -18,6 +18,7 @@ namespace theodolite {
 namespace {
 
 constexpr int ROWS = 14, PANELS = 2;
+constexpr long DEPTH = 1024;  // two panels of 64 kB stay in the second cache
 
 struct Float {
   AVX512_INLINE __m512 add(__m512 sum, __m512 x, __m512 w) {
@@ -81,13 +82,13 @@ void compute(const Block& block, long rows, long panels) {
 const Tiles* avx512_tiles() {
   static const bool usable = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl");
-  static const Tiles float_tiles{ROWS, PANELS, compute<Float>};
+  static const Tiles float_tiles{ROWS, PANELS, DEPTH, compute<Float>};
   return usable ? &float_tiles : nullptr;
 }
 
 const Tiles* avx512_bf16_tiles() {
   static const bool usable = avx512_tiles() != nullptr && __builtin_cpu_supports("avx512bf16");
-  static const Tiles bfloat_tiles{ROWS, PANELS, compute<Bfloat>};
+  static const Tiles bfloat_tiles{ROWS, PANELS, DEPTH, compute<Bfloat>};
   return usable ? &bfloat_tiles : nullptr;
 }
 

@@ -92,9 +92,10 @@ def usable(device: str) -> bool:
 
 
 def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None, act: str | None = None) -> mx.array:
-    """`theodolite.nn.kernels.linear` for float32; other types go to MLX."""
-    if x.dtype != mx.float32 or weight.dtype != mx.float32:
+    """`theodolite.nn.kernels.linear` for float32, whatever the weight is stored in; other types go to MLX."""
+    if x.dtype != mx.float32:
         return tables.linear(x, weight, bias, act)
+    weight = weight.astype(mx.float32)
     rows = np.asarray(x).reshape(-1, x.shape[-1])
     product = rows @ np.asarray(weight).T
     if bias is not None:

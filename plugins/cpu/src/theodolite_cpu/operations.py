@@ -27,7 +27,7 @@ def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None, act: str
     if (panels := packed(weight)) is not None:
         y = _ops.packed_linear(x, panels, bias, ACTS[act])
     else:
-        y = _ops.linear(x, weight, bias, ACTS[act])
+        y = _ops.linear(x, weight.astype(x.dtype), bias, ACTS[act])
     return tables.linear(x, weight, bias, act) if y is None else y
 
 
