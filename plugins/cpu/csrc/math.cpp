@@ -4,6 +4,9 @@ namespace theodolite {
 
 namespace {
 
+constexpr long LANES = 16;
+using Lanes = float __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
+
 template <Act act>
 INLINE void finish_rows(float* y, const float* bias, long rows, long width, long stride) {
   for (long r = 0; r < rows; r++) {
@@ -125,11 +128,14 @@ WIDE void rms_norm(const float* x, const float* weight, float* out, long rows, l
 }
 
 WIDE float exponents(float* x, long width, float scale) {
-  float top = x[0];
-  for (long i = 1; i < width; i++) {
-    top = x[i] > top ? x[i] : top;
+  // in lanes by hand: compilers do not reorder a maximum that not-a-number takes part in
+  Lanes tops = *reinterpret_cast<const Lanes*>(x);
+  for (long i = LANES; i < width; i += LANES) {
+    Lanes more = *reinterpret_cast<const Lanes*>(x + i);
+    tops = more > tops ? more : tops;
   }
-  float sum = 0.0f;
+  float top = tops[0], sum = 0.0f;
+  for (long j = 1; j < LANES; j++) top = tops[j] > top ? tops[j] : top;
   for (long i = 0; i < width; i++) {
     float e = fast_exp((x[i] - top) * scale);
     x[i] = e;

@@ -98,7 +98,7 @@ void layer_norm(
     const float* x, const float* residual, const float* weight, const float* bias, float* out, long rows, long width,
     float eps);
 void rms_norm(const float* x, const float* weight, float* out, long rows, long width, float eps);
-// In place: exp(scale (x - the largest x)), for a scale above zero; the sum of them.
+// In place: exp(scale (x - the largest x)), for a scale above zero and a width that is a multiple of 16; their sum.
 float exponents(float* x, long width, float scale);
 // x *= factor
 void multiply_by(float* x, long width, float factor);

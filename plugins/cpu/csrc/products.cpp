@@ -186,11 +186,14 @@ void Attention::block(
   }
   low = low / PANEL * PANEL;  // where a panel of packed keys begins
   long keys = high - low, rows = last - first;
+  bool holes = false;
+  for (long i = low; keep != nullptr && i < high; i++) holes |= keep[i] == 0;
   if (keys <= 0) {
     for (long i = first; i < last; i++) std::fill_n(out + i * out_row, width, 0.0f);
     return;
   }
-  long step = tiles() != nullptr && crowded(*tiles(), keys) ? keys + PANEL : keys;
+  long step = blocks(keys, PANEL) * PANEL;  // so that weights are computed a register at a time
+  if (tiles() != nullptr && crowded(*tiles(), step)) step += PANEL;
   static thread_local std::vector<float> held;
   held.resize(std::max<size_t>(held.size(), rows * step));
   float *scores = held.data(), *to = out + first * out_row;
@@ -203,7 +206,7 @@ void Attention::block(
         ROWS, PLAIN, TURNED, rows, keys, width, 1.0f, queries, q_row, k.data + low * k.row, k.row, 0.0f, scores, step);
   }
   float shares[QUERY_BLOCK];
-  for (long i = 0; i < rows; i++) shares[i] = weigh(scores + i * step, first + i, low, high, keep);
+  for (long i = 0; i < rows; i++) shares[i] = weigh(scores + i * step, first + i, low, high, keep, holes);
   if (v.panels != nullptr) {
     multiply(*tiles(), scores, step, v.panels + low * PANEL, PANEL * length, to, out_row, rows, width, keys);
   } else {
@@ -213,27 +216,27 @@ void Attention::block(
   for (long i = 0; i < rows; i++) multiply_by(to + i * out_row, width, shares[i]);
 }
 
-// Weights of the keys that this query may see, zero for the others; returns what makes them sum to one.
-float Attention::weigh(float* scores, long query, long low, long high, const int32_t* keep) const {
+// Weights of the keys that this query may see, zero for the others; returns what makes them sum to one. Scores up to the
+// next multiple of 16 are overwritten.
+float Attention::weigh(float* scores, long query, long low, long high, const int32_t* keep, bool holes) const {
   long from = window ? std::max(low, query - window + 1) : low;
   long to = window ? std::min(high, query + window) : high;
   to = causal ? std::min(to, query + 1) : to;
-  if (keep != nullptr) {
+  if (holes) {
     while (from < to && keep[from] == 0) from++;
   }
   if (from >= to || (keep != nullptr && keep[query] == 0)) {
     std::fill_n(scores, high - low, 0.0f);
     return 0.0f;
   }
-  bool holes = false;
-  if (keep != nullptr) {
-    for (long i = from; i < to; i++) holes |= keep[i] == 0;
-  }
+  long whole = blocks(high - low, PANEL) * PANEL;
+  std::fill(scores, scores + (from - low), -INFINITY);
+  std::fill(scores + (to - low), scores + whole, -INFINITY);
   for (long i = from; holes && i < to; i++) {
     if (keep[i] == 0) scores[i - low] = -INFINITY;
   }
+  float sum = exponents(scores, whole, scale);
   std::fill(scores, scores + (from - low), 0.0f);
-  float sum = exponents(scores + (from - low), to - from, scale);
   std::fill(scores + (to - low), scores + (high - low), 0.0f);
   for (long i = from; holes && i < to; i++) {
     if (keep[i] == 0) scores[i - low] = 0.0f;

@@ -49,7 +49,7 @@ struct Attention {
 
   void block(
       const float* q, long q_row, Side k, Side v, const int32_t* keep, float* out, long first, long last) const;
-  float weigh(float* scores, long query, long low, long high, const int32_t* keep) const;
+  float weigh(float* scores, long query, long low, long high, const int32_t* keep, bool holes) const;
 };
 
 }  // namespace theodolite
