@@ -173,6 +173,8 @@ def _computed(pooled: mx.array) -> np.ndarray:
 
 def cut(widths: Sequence[int], batch_size: int, batch_tokens: int) -> list[slice]:
     """Cut rows, longest first, where passes and padding together cost least (`PASS_TOKENS`)."""
+    if len(widths) == 1:
+        return [slice(0, 1)]
     wide, count = np.asarray(widths, np.int64), len(widths)
     least = np.zeros(count + 1, np.int64)  # what the first so many rows cost
     begins = np.zeros(count + 1, np.int64)  # and where their last batch begins

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -69,41 +69,37 @@ def _who(plugin: Plugin) -> tuple[str, str, str]:
 class Family:
     """The hooks of the elected family, typed; the only way in which the rest of the core calls a plugin."""
 
-    def __init__(self, manager: pluggy.PluginManager, owner: Plugin, others: list[Any], profile: Profile) -> None:
-        def bound(name: str) -> Callable[..., Any]:
-            return manager.subset_hook_caller(name, others)
-
+    def __init__(self, hook: pluggy.HookRelay, owner: Plugin, profile: Profile) -> None:
         self.plugin = owner
         self.profile = profile
-        self._build, self._sanitize, self._prompt = bound("build"), bound("sanitize"), bound("prompt")
-        self._forward, self._pool = bound("forward"), bound("pool")
+        self._hook = hook
 
     def build(self, checkpoint: Checkpoint) -> nn.Module:
-        model: nn.Module | None = self._build(checkpoint=checkpoint, profile=self.profile)
+        model: nn.Module | None = self._hook.build(checkpoint=checkpoint, profile=self.profile)
         if model is None:
             raise BrokenPlugin(f"family {self.plugin} implements no build hook")
         return model
 
     def sanitize(self, checkpoint: Checkpoint, weights: dict[str, mx.array]) -> dict[str, mx.array]:
-        result: dict[str, mx.array] = self._sanitize(checkpoint=checkpoint, weights=weights)
+        result: dict[str, mx.array] = self._hook.sanitize(checkpoint=checkpoint, weights=weights)
         return result
 
     def prompt(
         self, checkpoint: Checkpoint, item: Item, instruction: str | None, tokenizer: Tokenizer, limit: int
     ) -> Prompt:
-        result: Prompt = self._prompt(
+        result: Prompt = self._hook.prompt(
             checkpoint=checkpoint, item=item, instruction=instruction, tokenizer=tokenizer, limit=limit
         )
         return result
 
     def forward(self, model: nn.Module, batch: Batch) -> mx.array:
-        hidden: mx.array | None = self._forward(model=model, batch=batch)
+        hidden: mx.array | None = self._hook.forward(model=model, batch=batch)
         if hidden is None:
             raise BrokenPlugin(f"family {self.plugin} implements no forward hook")
         return hidden
 
     def pool(self, model: nn.Module, hidden: mx.array, batch: Batch, mode: Pooling) -> mx.array:
-        result: mx.array = self._pool(model=model, hidden=hidden, batch=batch, mode=mode)
+        result: mx.array = self._hook.pool(model=model, hidden=hidden, batch=batch, mode=mode)
         return result
 
 
@@ -112,9 +108,8 @@ class Registry:
 
     def __init__(self, plugins: Iterable[Plugin], observers: Iterable[Any] = ()) -> None:
         self.plugins = tuple(plugins)
-        self._manager = pluggy.PluginManager(hookspecs.PROJECT)
-        self._manager.add_hookspecs(hookspecs)
-        self._manager.register(defaults, DEFAULTS)
+        self._observers = tuple(observers)
+        self._manager = _manager()
         loaded = []
         for plugin in self.plugins:
             if plugin.error is None:
@@ -128,7 +123,7 @@ class Registry:
                     loaded.append(Plugin(*_who(plugin), error=f"its hooks do not fit: {reason}"))
             else:
                 loaded.append(plugin)
-        for observer in observers:
+        for observer in self._observers:
             self._manager.register(observer)
         self.plugins = tuple(loaded)
 
@@ -160,8 +155,11 @@ class Registry:
             choices = " or ".join(f"--family {plugin.name}" for plugin, _ in winners)
             raise AmbiguousCheckpoint(f"{names} claim {checkpoint.path} alike; choose with {choices}")
         [(owner, profile)] = winners
-        others = [plugin.value for plugin in self.families if plugin is not owner]
-        return Family(self._manager, owner, others, profile)
+        alone = _manager()  # calls through it need not leave out all other families each time
+        alone.register(owner.value, owner.name)
+        for observer in self._observers:
+            alone.register(observer)
+        return Family(alone.hook, owner, profile)
 
     def _claim(self, plugin: Plugin, checkpoint: Checkpoint, task: Task | None) -> Profile | None:
         others = [p.value for p in self.families if p is not plugin]
@@ -235,6 +233,14 @@ def _wrong_task(checkpoint: Checkpoint, task: Task) -> str:
         f"{checkpoint.path} is a reranker ({checkpoint.architecture}), not an embedding checkpoint; "
         "use it with `theodolite rerank` or --reranker-model"
     )
+
+
+def _manager() -> pluggy.PluginManager:
+    """Knows the hooks and the core's own answers to them."""
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    manager.register(defaults, DEFAULTS)
+    return manager
 
 
 _installed: Registry | None = None
