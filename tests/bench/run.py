@@ -22,7 +22,8 @@ import numpy as np
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-ENGINES = ("theodolite", "sentence-transformers", "onnxruntime", "mlx-embeddings")
+BF16 = "theodolite-bfloat16"
+ENGINES = ("theodolite", BF16, "sentence-transformers", "onnxruntime", "mlx-embeddings")
 REQUIREMENTS = {
     "sentence-transformers": "requirements-torch.txt",
     "onnxruntime": "requirements-onnxruntime.txt",
@@ -90,7 +91,7 @@ def interpreter(engine: str, venvs: Path, given: dict[str, str]) -> str:
     """The engine's Python, its venv made on first use."""
     if engine in given:
         return given[engine]
-    if engine == "theodolite":
+    if engine in ("theodolite", BF16):
         return sys.executable
     home = venvs / engine
     python = home / "bin/python"
@@ -99,6 +100,12 @@ def interpreter(engine: str, venvs: Path, given: dict[str, str]) -> str:
         subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
         subprocess.run([str(python), "-m", "pip", "install", "-q", "-r", str(HERE / REQUIREMENTS[engine])], check=True)
     return str(python)
+
+
+def multiplies_bf16(python: str) -> bool:
+    """Whether the kernels that theodolite uses here multiply bfloat16."""
+    script = "from theodolite.nn import kernels; print(kernels.choose().bf16)"
+    return subprocess.run([python, "-c", script], capture_output=True, text=True, check=True).stdout.strip() == "True"
 
 
 def spread(values: list[float]) -> str:
@@ -118,6 +125,9 @@ def main() -> None:
     args = parser.parse_args()
     given = dict(pair.split("=", 1) for pair in args.python)
     engines = args.engines.split(",")
+    if BF16 in engines and not multiplies_bf16(given.get("theodolite", sys.executable)):
+        print("bfloat16: not available on this processor")
+        engines.remove(BF16)
     pythons = {engine: interpreter(engine, args.venvs, given) for engine in engines}
     checkpoint = args.checkpoint or Path(
         subprocess.run(
@@ -165,6 +175,9 @@ def main() -> None:
             f"| {name} | {rate:.1f} | {spread(ratios)} | {short:.1f} | {engine.load:.2f} | {engine.cold:.1f} "
             f"| {engine.peak:.0f} |"
         )
+    if BF16 in running and "onnxruntime" in running:
+        pairs = zip(seconds["onnxruntime"], seconds[BF16], strict=True)
+        lines += ["", f"bfloat16 / onnxruntime float32: {spread([theirs / ours for theirs, ours in pairs])}"]
     table = "\n".join(lines)
     print(table)
     if args.markdown:

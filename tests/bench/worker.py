@@ -1,6 +1,8 @@
 """One engine in a process of its own: reads a command a line from stdin, answers a JSON line on stdout.
 
-    python worker.py ENGINE CHECKPOINT     ENGINE: theodolite | sentence-transformers | onnxruntime | mlx-embeddings
+    python worker.py ENGINE CHECKPOINT
+
+ENGINE: theodolite | theodolite-bfloat16 | sentence-transformers | onnxruntime | mlx-embeddings
 
 Every engine takes texts and gives normalized numpy vectors, tokenizing included, on the number of threads in
 BENCH_THREADS. Imported by nothing of the project; each engine's own venv is enough.
@@ -23,10 +25,10 @@ BATCH_SIZE = 32
 Embed = Callable[[list[str]], np.ndarray]
 
 
-def theodolite(checkpoint: str) -> Embed:
+def theodolite(checkpoint: str, dtype: str = "auto") -> Embed:
     import theodolite
 
-    embedder = theodolite.load(checkpoint, kernels=os.environ.get("BENCH_KERNELS") or None, dtype=os.environ.get("BENCH_DTYPE", "auto"))
+    embedder = theodolite.load(checkpoint, kernels=os.environ.get("BENCH_KERNELS") or None, dtype=dtype)
     return lambda texts: np.asarray(embedder.embed(texts).vectors)
 
 
@@ -96,6 +98,7 @@ def mlx_embeddings(checkpoint: str) -> Embed:
 
 ENGINES = {
     "theodolite": theodolite,
+    "theodolite-bfloat16": lambda checkpoint: theodolite(checkpoint, dtype="bfloat16"),
     "sentence-transformers": sentence_transformers,
     "onnxruntime": onnxruntime,
     "mlx-embeddings": mlx_embeddings,

@@ -11,7 +11,8 @@ GROUPS = ("families", "locators", "kernels", "commands", "routes")
 EPILOG = """\
 MODEL TYPES are the values of model_type in config.json that a family serves.
 Kernels are tables of fast operations; --kernels NAME or THEODOLITE_KERNELS
-chooses one.
+chooses one. "bfloat16": this processor multiplies it, so --dtype bfloat16 is
+faster here than float32.
 """
 
 
@@ -51,7 +52,10 @@ def run(args: argparse.Namespace) -> None:
         print("\nnot installed:")
         render.columns(None, [[f["family"], f["install"]] for f in found["available"]])
     print("\nkernels:")
-    rows = [[k["name"], "in use" if k["in_use"] else "", f"priority {k['priority']}"] for k in found["kernels"]]
+    rows = [
+        [k["name"], "in use" if k["in_use"] else "", f"priority {k['priority']}", "bfloat16" if k["bfloat16"] else ""]
+        for k in found["kernels"]
+    ]
     render.columns(None, rows)
     for reason in found["kernels_unusable"]:
         print(f"  {reason}")
@@ -95,7 +99,9 @@ def survey() -> dict[str, Any]:
             for name in catalog.families()
             if name not in present
         ],
-        "kernels": [{"name": t.name, "priority": t.priority, "in_use": t.name == name} for t in tables],
+        "kernels": [
+            {"name": t.name, "priority": t.priority, "bfloat16": t.bf16, "in_use": t.name == name} for t in tables
+        ],
         "kernels_error": error,
         "kernels_unusable": reasons,
     }

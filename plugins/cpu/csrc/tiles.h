@@ -6,8 +6,8 @@ namespace theodolite {
 
 constexpr long PANEL = 16;  // columns of a packed weight that lie together: a cache line of words for every step
 
-// y[rows, panels * 16] = x[rows, k] times `panels` panels of [k, 16], all counted in words; added to y where `more`.
-// The panels at `next`, if any, are called up meanwhile.
+// y[rows, panels * 16] = x[rows, k] times `panels` panels of [k, 16], all counted in words; added to y where `more`, as
+// a sum of its own, so that long sums are as exact as those of short parts. The panels at `next`, if any, are called up meanwhile.
 struct Block {
   const float* x;
   long x_row;

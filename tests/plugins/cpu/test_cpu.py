@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -62,14 +65,58 @@ def test_linear(m: int, n: int, k: int, act: str | None) -> None:
 
 
 @built
-@pytest.mark.parametrize("m", [1, 2, 5, 6, 7, 13, 24, 25, 96, 97, 205])
-@pytest.mark.parametrize(("n", "k"), [(16, 8), (15, 7), (33, 400), (300, 65), (64, 1000)])
+@pytest.mark.parametrize("m", [1, 2, 5, 6, 7, 13, 14, 15, 24, 25, 96, 97, 99, 205])
+@pytest.mark.parametrize(("n", "k"), [(16, 8), (15, 7), (33, 400), (300, 65), (64, 1000), (48, 1024), (40, 2050)])
 def test_products_of_every_remainder_of_a_tile(m: int, n: int, k: int) -> None:
     x, weight, bias = array(m, k), array(n, k), array(n)
     exact = np.array(x).astype(np.float64) @ np.array(weight).astype(np.float64).T + np.array(bias)
     np.testing.assert_allclose(np.array(operations.linear(x, weight, bias)), exact, atol=1e-6 * k**0.5 * 4)
     unpacked = operations._ops.linear(x, weight, bias, 0)
     np.testing.assert_allclose(np.array(unpacked), exact, atol=1e-6 * k**0.5 * 4)
+
+
+@built
+@pytest.mark.parametrize("m", [1, 13, 15, 97])
+@pytest.mark.parametrize(("n", "k"), [(16, 8), (15, 7), (33, 400), (300, 66), (48, 2048)])
+def test_products_with_a_bfloat16_weight(m: int, n: int, k: int) -> None:
+    """Where the processor multiplies it both sides are rounded to it, elsewhere the weight alone; sums are float32."""
+    x, weight, bias = array(m, k), array(n, k).astype(mx.bfloat16), array(n)
+    weight_values = np.array(weight.astype(mx.float32)).astype(np.float64)
+    rounded = x.astype(mx.bfloat16).astype(mx.float32) if operations.bf16 and k % 2 == 0 else x
+    exact = np.array(rounded).astype(np.float64) @ weight_values.T + np.array(bias)
+    found = operations.linear(x, weight, bias)
+    assert found.dtype == mx.float32
+    np.testing.assert_allclose(np.array(found), exact, atol=1e-6 * k**0.5 * 4)
+    assert weight.dtype == mx.bfloat16
+    np.testing.assert_array_equal(np.array(weight.astype(mx.float32)), weight_values)  # packed, and read back
+    passing = operations.linear(x, weight + 0, bias)  # not packed: made in passing
+    np.testing.assert_allclose(np.array(passing), np.array(x) @ weight_values.T + np.array(bias), atol=1e-6 * k**0.5 * 4)
+
+
+@built
+def test_a_float16_weight_counts_in_float32() -> None:
+    x, weight = array(9, 50), array(20, 50).astype(mx.float16)
+    exact = np.array(x) @ np.array(weight.astype(mx.float32)).T
+    np.testing.assert_allclose(np.array(operations.linear(x, weight)), exact, atol=2e-5)
+    assert weight.dtype == mx.float16
+
+
+@built
+@pytest.mark.parametrize("isa", ["none", "avx2", "avx512"])
+def test_every_older_instruction_set_computes_the_same(isa: str) -> None:
+    """The tests of products and attention again, on a processor that pretends to be older."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "products or attention"]
+    environment = {**os.environ, "THEODOLITE_MAX_ISA": isa}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+@built
+def test_an_instruction_set_that_is_misspelled_is_named() -> None:
+    script = "import theodolite_cpu; print(theodolite_cpu.reason())"
+    environment = {**os.environ, "THEODOLITE_MAX_ISA": "avx1024"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert "THEODOLITE_MAX_ISA is avx1024, not none, avx2, avx512 or avx512_bf16" in done.stdout
 
 
 @built

@@ -111,6 +111,8 @@ class Kernels:
 
     name: str
     priority: int
+    bf16: bool = False
+    """Whether `linear` multiplies bfloat16 weights as such on this CPU, activations rounded alike, sums in float32."""
     linear: Callable[..., mx.array] = linear
     activation: Callable[[mx.array, str], mx.array] = activation
     gated: Callable[[mx.array, mx.array, str], mx.array] = gated

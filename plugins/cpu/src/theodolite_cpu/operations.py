@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 ACTS = {None: 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "relu": 4, "tanh": 5, "quick_gelu": 6}
 
 setup = _ops.setup
+bf16: bool = _ops.bf16()
+"""Whether this processor multiplies bfloat16."""
 
 
 def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None, act: str | None = None) -> mx.array:

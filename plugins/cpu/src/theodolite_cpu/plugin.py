@@ -51,6 +51,7 @@ def kernels(device: str) -> Kernels | str | None:
     return Kernels(
         name="cpu",
         priority=PRIORITY,
+        bf16=operations.bf16,
         linear=operations.linear,
         activation=operations.activation,
         gated=operations.gated,
