@@ -47,7 +47,7 @@ namespace {
 
 constexpr long LANES = 8;
 constexpr long FEW = 24, SHALLOW = 64;
-constexpr long EDGE = 14 * 2 * PANEL;  // numbers of the largest tile
+constexpr long APART = FEW * 2 * PANEL;  // numbers of the largest tile, or of few rows
 
 // 8 x 8 numbers at w, turned.
 AVX2 inline void turn(const float* w, long w_row, float* out) {
@@ -102,50 +102,61 @@ void pack_columns(const float* v, long v_row, long k, long n, float* panels) {
   }
 }
 
+// y += sums, or y = sums for the first of them
+AVX2 static void put(const float* sums, long sums_row, float* y, long y_row, long rows, long columns, bool add) {
+  for (long r = 0; r < rows; r++) {
+    for (long i = 0; i < columns; i++) {
+      y[r * y_row + i] = add ? y[r * y_row + i] + sums[r * sums_row + i] : sums[r * sums_row + i];
+    }
+  }
+}
+
+// A long sum is one of parts: more exact than going on and on. The parts are the same for few rows and for many, so that
+// a row's numbers do not depend on the others.
 void multiply(
     const Tiles& tiles, const float* x, long x_row, const float* panels, long panel_step, float* y, long y_row, long m,
     long columns, long k) {
   const long tile = tiles.panels * PANEL;
-  // Columns `first` on, over `deep` words from `start` on; what comes after them is called up meanwhile.
-  auto part = [&](long first, long start, long deep, const float* after) {
+  // Rows from `top` and columns from `first` on, over `deep` words from `start` on, `piece` of them at a time; what comes
+  // after them is called up meanwhile.
+  auto part = [&](long top, long high, long first, long start, long deep, long piece, const float* after) {
+    float apart[APART];
+    long wide = std::min(tile, columns - first);
+    bool direct = start == 0 && wide % PANEL == 0;
     Block block{};
-    block.x_row = x_row, block.panel_step = panel_step, block.k = deep, block.more = start > 0;
-    block.panel = panels + first / PANEL * panel_step + start * PANEL;
-    long wide = std::min(tile, columns - first), across = (wide + PANEL - 1) / PANEL;
-    for (long r = 0; r < m; r += tiles.rows) {
-      long rows = std::min(tiles.rows, m - r);
-      float* to = y + r * y_row + first;
-      block.next = r == 0 ? after : nullptr;
-      block.x = x + r * x_row + start;
-      if (wide % PANEL == 0) {
-        block.y = to, block.y_row = y_row;
-        tiles.compute(block, rows, across);
-        continue;
+    block.x_row = x_row, block.panel_step = panel_step, block.y_row = direct ? y_row : tile;
+    for (long at = start; at < start + deep; at += piece) {
+      block.k = std::min(piece, start + deep - at), block.more = at > start;
+      block.panel = panels + first / PANEL * panel_step + at * PANEL;
+      for (long r = 0; r < high; r += tiles.rows) {
+        block.next = r > 0 ? nullptr : at + piece < start + deep ? block.panel + piece * PANEL : after;
+        block.x = x + (top + r) * x_row + at;
+        block.y = (direct ? y + top * y_row + first : apart) + r * block.y_row;
+        tiles.compute(block, std::min(tiles.rows, high - r), (wide + PANEL - 1) / PANEL);
       }
-      float edge[EDGE];
-      block.y = edge, block.y_row = tile;
-      for (long i = 0; block.more && i < rows; i++) std::copy_n(to + i * y_row, wide, edge + i * tile);
-      tiles.compute(block, rows, across);
-      for (long i = 0; i < rows; i++) std::copy_n(edge + i * tile, wide, to + i * y_row);
     }
+    if (!direct) put(apart, tile, y + top * y_row + first, y_row, high, wide, start > 0);
   };
   auto following = [&](long first) {
     return first + tile < columns ? panels + (first + tile) / PANEL * panel_step : nullptr;
   };
+  long parts = std::max(1L, (k + tiles.depth - 1) / tiles.depth), depth = (k + parts - 1) / parts;
   if (m <= FEW) {  // bound by memory: panel after panel, in pieces so small that loading never pauses for long
     for (long first = 0; first < columns; first += tile) {
-      for (long start = 0; start < k; start += SHALLOW) {
-        const float* rest = panels + first / PANEL * panel_step + (start + SHALLOW) * PANEL;
-        part(first, start, std::min(SHALLOW, k - start), start + SHALLOW < k ? rest : following(first));
+      for (long start = 0; start < k; start += depth) {
+        const float* rest = panels + first / PANEL * panel_step + (start + depth) * PANEL;
+        part(0, m, first, start, std::min(depth, k - start), SHALLOW, start + depth < k ? rest : following(first));
       }
     }
     return;
   }
-  long parts = std::max(1L, (k + tiles.depth - 1) / tiles.depth), depth = (k + parts - 1) / parts;
   for (long start = 0; start < k; start += depth) {
+    long deep = std::min(depth, k - start);
     for (long first = 0; first < columns; first += tile) {
-      const float* after = following(first);
-      part(first, start, std::min(depth, k - start), after == nullptr ? nullptr : after + start * PANEL);
+      const float* after = following(first) == nullptr ? nullptr : following(first) + start * PANEL;
+      for (long top = 0; top < m; top += tiles.rows) {
+        part(top, std::min(tiles.rows, m - top), first, start, deep, deep, top == 0 ? after : nullptr);
+      }
     }
   }
 }

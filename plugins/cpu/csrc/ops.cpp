@@ -5,6 +5,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -12,6 +13,8 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "gemm.h"
@@ -65,7 +68,8 @@ class Inputs {
   std::vector<std::vector<float>> copies_;
 };
 
-// A primitive of one output whose evaluation is a function of raw pointers, run on the CPU stream.
+// A primitive whose evaluation is a function of raw pointers, to the output or to the vector of outputs, run on the CPU
+// stream.
 template <class Body>
 class Operation : public mx::Primitive {
  public:
@@ -73,25 +77,32 @@ class Operation : public mx::Primitive {
       : mx::Primitive(stream), name_(name), body_(std::move(body)), strides_(std::move(strides)) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
-    mx::array& out = outputs[0];
-    if (strides_) {
-      mx::array::Flags flags{};
-      flags.contiguous = true;
-      flags.row_contiguous = flags.col_contiguous = out.size() <= 1;
-      out.set_data(mx::allocator::malloc(out.nbytes()), out.size(), *strides_, flags);
-    } else {
-      out.set_data(mx::allocator::malloc(out.nbytes()));
-    }
     auto& encoder = mx::cpu::get_command_encoder(stream());
     std::vector<mx::array> kept;
     for (const auto& input : inputs) {
       encoder.set_input_array(input);
       kept.push_back(mx::array::unsafe_weak_copy(input));
     }
-    encoder.set_output_array(out);
-    encoder.dispatch([body = body_, kept = std::move(kept), out = mx::array::unsafe_weak_copy(out)]() mutable {
+    std::vector<float*> made;
+    for (auto& out : outputs) {
+      if (strides_) {
+        mx::array::Flags flags{};
+        flags.contiguous = true;
+        flags.row_contiguous = flags.col_contiguous = out.size() <= 1;
+        out.set_data(mx::allocator::malloc(out.nbytes()), out.size(), *strides_, flags);
+      } else {
+        out.set_data(mx::allocator::malloc(out.nbytes()));
+      }
+      encoder.set_output_array(out);
+      made.push_back(out.data<float>());
+    }
+    encoder.dispatch([body = body_, kept = std::move(kept), made = std::move(made)]() mutable {
       Inputs in(std::move(kept));
-      body(in, out.data<float>());
+      if constexpr (std::is_invocable_v<Body, Inputs&, float*>) {
+        body(in, made[0]);
+      } else {
+        body(in, made);
+      }
     });
   }
 
@@ -188,19 +199,34 @@ std::shared_ptr<PackedWeight> pack_op(mx::array& weight) {
   return std::make_shared<PackedWeight>(PackedWeight{panels, bf16, left});
 }
 
-Answer packed_linear_op(const mx::array& x, const PackedWeight& weight, const Maybe& bias, int act) {
-  if (!all_ours(x, bias)) return std::nullopt;
-  Panels panels = weight.panels;
-  bool bf16 = weight.bf16;
-  long k = weight.bf16 ? 2 * panels.k : panels.k, m = x.size() / k;
-  if (x.shape(-1) != k) throw std::invalid_argument("x is not as wide as the packed weight");
-  auto shape = x.shape();
-  shape.back() = panels.n;
+// Several layers over the same rows, in one pass; no answer where their weights are packed as different numbers.
+std::optional<std::vector<mx::array>> packed_linears_op(
+    const mx::array& x, const std::vector<std::shared_ptr<PackedWeight>>& weights, const std::vector<Maybe>& biases,
+    int act) {
+  bool bf16 = weights[0]->bf16;
+  const long k = weights[0]->panels.k * (bf16 ? 2 : 1), m = x.size() / k;
   std::vector<mx::array> inputs{x};
-  int b = add(inputs, bias);
-  return lazily("PackedLinear", shape, std::move(inputs), [=](Inputs& in, float* out) {
-    packed_linear(in.flat(0), panels.data(), bf16, in.flat(b), out, m, panels.n, k, static_cast<Act>(act));
-  });
+  std::vector<mx::Shape> shapes;
+  std::vector<std::pair<Panels, int>> layers;
+  for (size_t i = 0; i < weights.size(); i++) {
+    const Panels& panels = weights[i]->panels;
+    if (!all_ours(x, biases[i]) || weights[i]->bf16 != bf16) return std::nullopt;
+    if (x.shape(-1) != panels.k * (bf16 ? 2 : 1)) throw std::invalid_argument("x is not as wide as the packed weight");
+    shapes.push_back(x.shape());
+    shapes.back().back() = panels.n;
+    layers.emplace_back(panels, add(inputs, biases[i]));
+  }
+  auto body = [=](Inputs& in, const std::vector<float*>& outs) {
+    std::vector<Layer> products;
+    for (size_t i = 0; i < layers.size(); i++) {
+      const auto& [panels, bias] = layers[i];
+      products.push_back({panels.data(), in.flat(bias), outs[i], panels.n});
+    }
+    packed_linear(in.flat(0), products, bf16, m, k, static_cast<Act>(act));
+  };
+  auto primitive = std::make_shared<Operation<decltype(body)>>(cpu(), "PackedLinear", body, std::nullopt);
+  std::vector<mx::Dtype> dtypes(shapes.size(), mx::float32);
+  return mx::array::make_arrays(std::move(shapes), dtypes, std::move(primitive), inputs);
 }
 
 Answer activation_op(const mx::array& x, int act) {
@@ -371,7 +397,7 @@ NB_MODULE(_ops, m) {
   nb::class_<PackedWeight>(m, "PackedWeight").def("stands_for", &PackedWeight::stands_for, nb::arg("weight"));
   m.def("pack", &pack_op, nb::arg("weight"), nb::call_guard<nb::gil_scoped_release>());
   m.def(
-      "packed_linear", &packed_linear_op, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("act"));
+      "packed_linears", &packed_linears_op, nb::arg("x"), nb::arg("weights"), nb::arg("biases"), nb::arg("act"));
   m.def("threads", [] { return Pool::get().size(); });
   m.def("linear", &linear_op, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("act"));
   m.def("activation", &activation_op, nb::arg("x"), nb::arg("act"));

@@ -87,26 +87,30 @@ void pack(const float* w, float* panels, long n, long k) {
   });
 }
 
-// y = act(x w^T + bias) with w packed. Jobs are blocks of rows and columns; few rows are cut by columns alone.
-void packed_linear(
-    const float* x, const float* panels, bool bf16, const float* bias, float* y, long m, long n, long k, Act act) {
+// Jobs are blocks of rows and columns; few rows are cut by columns alone.
+void packed_linear(const float* x, const std::vector<Layer>& layers, bool bf16, long m, long k, Act act) {
   Pool& pool = Pool::get();
   const Tiles& fit = bf16 ? *bf16_tiles() : *tiles();
-  long words = bf16 ? k / 2 : k;
+  long words = bf16 ? k / 2 : k, n = 0;
+  for (const Layer& layer : layers) n += layer.n;
   long row_parts = blocks(m, TILED_ROWS), rows = blocks(blocks(m, row_parts), fit.rows) * fit.rows;
   row_parts = blocks(m, rows);
-  long parts = m * n * k < ALONE ? 1 : std::max(blocks(n, TILED_COLUMNS), blocks(2L * pool.size(), row_parts));
+  long parts = m * n * k < ALONE ? 1 : std::max(blocks(n, TILED_COLUMNS), blocks(3L * pool.size(), row_parts));
   long columns = blocks(blocks(n, parts), PANEL) * PANEL;
-  parts = blocks(n, columns);
+  std::vector<std::pair<const Layer*, long>> cuts;  // where the columns of a job begin
+  for (const Layer& layer : layers) {
+    for (long left = 0; left < layer.n; left += columns) cuts.emplace_back(&layer, left);
+  }
+  parts = cuts.size();
   pool.run(row_parts * parts, [&](int job) {
-    long top = job / parts * rows, left = job % parts * columns;
-    long high = std::min(rows, m - top), right = std::min(n, left + columns);
+    auto [layer, left] = cuts[job % parts];
+    long top = job / parts * rows, high = std::min(rows, m - top), right = std::min(layer->n, left + columns);
     Rows from = readable(fit, x + top * k, k, high, k, bf16);
     for (; left < right; left += IN_CACHE) {
       long wide = std::min(IN_CACHE, right - left);
-      float* to = y + top * n + left;
-      multiply(fit, from.data, from.step, panels + left * words, PANEL * words, to, n, high, wide, words);
-      finish(to, bias == nullptr ? nullptr : bias + left, high, wide, n, act);
+      float* to = layer->y + top * layer->n + left;
+      multiply(fit, from.data, from.step, layer->panels + left * words, PANEL * words, to, layer->n, high, wide, words);
+      finish(to, layer->bias == nullptr ? nullptr : layer->bias + left, high, wide, layer->n, act);
     }
   });
 }
@@ -117,7 +121,7 @@ void linear(const float* x, const float* w, const float* bias, float* y, long m,
   if (tiles() != nullptr) {
     auto panels = scratch(packed_size(n, k));
     pack(w, panels.get(), n, k);
-    packed_linear(x, panels.get(), false, bias, y, m, n, k, act);
+    packed_linear(x, {{panels.get(), bias, y, n}}, false, m, k, act);
     return;
   }
   if (m >= 48L * pool.size()) {
@@ -192,7 +196,7 @@ void Attention::block(
     for (long i = first; i < last; i++) std::fill_n(out + i * out_row, width, 0.0f);
     return;
   }
-  long step = blocks(keys, PANEL) * PANEL;  // so that weights are computed a register at a time
+  long step = (blocks(keys, PANEL) + 1) * PANEL;  // room for weights to be computed a register at a time
   if (tiles() != nullptr && crowded(*tiles(), step)) step += PANEL;
   static thread_local std::vector<float> held;
   held.resize(std::max<size_t>(held.size(), rows * step));
@@ -216,8 +220,8 @@ void Attention::block(
   for (long i = 0; i < rows; i++) multiply_by(to + i * out_row, width, shares[i]);
 }
 
-// Weights of the keys that this query may see, zero for the others; returns what makes them sum to one. Scores up to the
-// next multiple of 16 are overwritten.
+// Weights of the keys that this query may see, zero for the others; returns what makes them sum to one. Up to 15 numbers
+// after a row of scores are overwritten.
 float Attention::weigh(float* scores, long query, long low, long high, const int32_t* keep, bool holes) const {
   long from = window ? std::max(low, query - window + 1) : low;
   long to = window ? std::min(high, query + window) : high;
@@ -229,18 +233,19 @@ float Attention::weigh(float* scores, long query, long low, long high, const int
     std::fill_n(scores, high - low, 0.0f);
     return 0.0f;
   }
-  long whole = blocks(high - low, PANEL) * PANEL;
-  std::fill(scores, scores + (from - low), -INFINITY);
-  std::fill(scores + (to - low), scores + whole, -INFINITY);
-  for (long i = from; holes && i < to; i++) {
-    if (keep[i] == 0) scores[i - low] = -INFINITY;
+  // From the first key seen on, so that what lies before it, padding for one, does not change in which order they add up.
+  float* seen = scores + (from - low);
+  long count = to - from, whole = blocks(count, PANEL) * PANEL;
+  std::fill(seen + count, seen + whole, -INFINITY);
+  for (long i = 0; holes && i < count; i++) {
+    if (keep[from + i] == 0) seen[i] = -INFINITY;
   }
-  float sum = exponents(scores, whole, scale);
-  std::fill(scores, scores + (from - low), 0.0f);
-  std::fill(scores + (to - low), scores + (high - low), 0.0f);
-  for (long i = from; holes && i < to; i++) {
-    if (keep[i] == 0) scores[i - low] = 0.0f;
+  float sum = exponents(seen, whole, scale);
+  for (long i = 0; holes && i < count; i++) {
+    if (keep[from + i] == 0) seen[i] = 0.0f;
   }
+  std::fill(scores, seen, 0.0f);
+  std::fill(seen + count, scores + (high - low), 0.0f);
   return 1.0f / sum;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "math.h"
 
@@ -20,10 +21,17 @@ void setup(const std::string& library);
 // All panels of w [n, k], one after the other.
 void pack(const float* w, float* panels, long n, long k);
 
-// y = act(x w^T + bias): [m, k] x [n, k] -> [m, n], with w packed, of float32 or bfloat16, or as it is. Where it is of
-// bfloat16, x is rounded to that too.
-void packed_linear(
-    const float* x, const float* panels, bool bf16, const float* bias, float* y, long m, long n, long k, Act act);
+struct Layer {  // y[m, n] = act(x w^T + bias), with w [n, k] packed; bias may be null
+  const float* panels;
+  const float* bias;
+  float* y;
+  long n;
+};
+
+// Layers over the same rows x[m, k]. Where the weights are of bfloat16, x is rounded to that too.
+void packed_linear(const float* x, const std::vector<Layer>& layers, bool bf16, long m, long k, Act act);
+
+// y = act(x w^T + bias): [m, k] x [n, k] -> [m, n].
 void linear(const float* x, const float* w, const float* bias, float* y, long m, long n, long k, Act act);
 
 struct Heads {  // [B, H, L, D] with any strides but the last, which is 1

@@ -6,8 +6,8 @@ namespace theodolite {
 
 constexpr long PANEL = 16;  // columns of a packed weight that lie together: a cache line of words for every step
 
-// y[rows, panels * 16] = x[rows, k] times `panels` panels of [k, 16], all counted in words; added to y where `more`, as
-// a sum of its own, so that long sums are as exact as those of short parts. The panels at `next`, if any, are called up meanwhile.
+// y[rows, panels * 16] = x[rows, k] times `panels` panels of [k, 16], all counted in words; where `more`, sums go on from
+// those in y. The panels at `next`, if any, are called up meanwhile.
 struct Block {
   const float* x;
   long x_row;
@@ -22,7 +22,7 @@ struct Block {
 
 struct Tiles {
   long rows, panels;  // the largest block
-  long depth;  // words of a row after which sums are put aside, so that panels stay in a near cache
+  long depth;  // words of a row that are summed up at once: so that panels stay in a near cache, and for exactness
   void (*compute)(const Block& block, long rows, long panels);
 };
 

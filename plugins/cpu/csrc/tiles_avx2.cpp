@@ -22,7 +22,8 @@ AVX2 void tile(const Block& block) {
   __m256 sums[R][2];
 #pragma GCC unroll 6
   for (int r = 0; r < R; r++) {
-    sums[r][0] = sums[r][1] = _mm256_setzero_ps();
+    sums[r][0] = block.more ? _mm256_loadu_ps(y + r * y_row) : _mm256_setzero_ps();
+    sums[r][1] = block.more ? _mm256_loadu_ps(y + r * y_row + LANES) : _mm256_setzero_ps();
   }
   for (long i = 0; i < block.k; i++) {
     if (next != nullptr) _mm_prefetch(next + i * PANEL, _MM_HINT_T1);
@@ -37,10 +38,8 @@ AVX2 void tile(const Block& block) {
   }
 #pragma GCC unroll 6
   for (int r = 0; r < R; r++) {
-    float* to = y + r * y_row;
-    _mm256_storeu_ps(to, block.more ? _mm256_add_ps(sums[r][0], _mm256_loadu_ps(to)) : sums[r][0]);
-    to += LANES;
-    _mm256_storeu_ps(to, block.more ? _mm256_add_ps(sums[r][1], _mm256_loadu_ps(to)) : sums[r][1]);
+    _mm256_storeu_ps(y + r * y_row, sums[r][0]);
+    _mm256_storeu_ps(y + r * y_row + LANES, sums[r][1]);
   }
 }
 
@@ -67,9 +66,7 @@ AVX2 void tile(const Block& block) {
   fetch_2 STEP("8", "128", "160") fetch_3 STEP("12", "192", "224")                                      \
   advance "add $256, %[panel]\n\tadd $16, %[x]\n\tadd $16, %[lower]\n\tdec %[fours]\n\tjnz " loop "b\n\t"
 #define EACH(what) what("4", "5") what("6", "7") what("8", "9") what("10", "11") what("12", "13") what("14", "15")
-#define ADD(left, right)                          \
-  "vaddps (%[y]), %%ymm" left ", %%ymm" left "\n\tvaddps 32(%[y]), %%ymm" right ", %%ymm" right "\n\t" \
-  "add %[y_step], %[y]\n\t"
+#define LOAD(left, right) "vmovups (%[y]), %%ymm" left "\n\tvmovups 32(%[y]), %%ymm" right "\n\tadd %[y_step], %[y]\n\t"
 #define STORE(left, right) \
   "vmovups %%ymm" left ", (%[y])\n\tvmovups %%ymm" right ", 32(%[y])\n\tadd %[y_step], %[y]\n\t"
 #define ZERO(left, right) \
@@ -82,7 +79,14 @@ AVX2 void tile<ROWS>(const Block& block) {
   long step = block.x_row * sizeof(float), y_step = block.y_row * sizeof(float), fours = block.k / 4;
   long rest = block.k % 4;
   asm volatile(
+      "test %[more], %[more]\n\t"
+      "jz 1f\n\t"
+      EACH(LOAD)
+      "mov %[start], %[y]\n\t"
+      "jmp 2f\n"
+      "1:\n\t"
       EACH(ZERO)
+      "2:\n\t"
       "test %[fours], %[fours]\n\t"
       "jz 5f\n\t"
       "test %[next], %[next]\n\t"
@@ -101,11 +105,6 @@ AVX2 void tile<ROWS>(const Block& block) {
       "dec %[rest]\n\t"
       "jnz 6b\n"
       "7:\n\t"
-      "test %[more], %[more]\n\t"
-      "jz 8f\n\t"
-      EACH(ADD)
-      "mov %[start], %[y]\n"
-      "8:\n\t"
       EACH(STORE)
       "vzeroupper\n\t"
       : [x] "+r"(x), [lower] "+r"(lower), [panel] "+r"(panel), [next] "+r"(next), [y] "+r"(y), [fours] "+r"(fours),
@@ -120,7 +119,7 @@ AVX2 void tile<ROWS>(const Block& block) {
 #undef FETCH
 #undef STEPS
 #undef EACH
-#undef ADD
+#undef LOAD
 #undef STORE
 #undef ZERO
 

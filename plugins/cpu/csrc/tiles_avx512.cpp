@@ -41,7 +41,7 @@ AVX512 void tile(const Block& block) {
   for (int r = 0; r < R; r++) {
 #pragma GCC unroll 2
     for (int p = 0; p < P; p++) {
-      sums[r][p] = _mm512_setzero_ps();
+      sums[r][p] = block.more ? _mm512_loadu_ps(block.y + r * block.y_row + p * PANEL) : _mm512_setzero_ps();
     }
   }
   for (long i = 0; i < block.k; i++) {
@@ -61,10 +61,7 @@ AVX512 void tile(const Block& block) {
 #pragma GCC unroll 14
   for (int r = 0; r < R; r++) {
 #pragma GCC unroll 2
-    for (int p = 0; p < P; p++) {
-      float* y = block.y + r * block.y_row + p * PANEL;
-      _mm512_storeu_ps(y, block.more ? _mm512_add_ps(sums[r][p], _mm512_loadu_ps(y)) : sums[r][p]);
-    }
+    for (int p = 0; p < P; p++) _mm512_storeu_ps(block.y + r * block.y_row + p * PANEL, sums[r][p]);
   }
 }
 

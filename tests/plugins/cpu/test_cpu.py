@@ -53,6 +53,9 @@ def test_this_machine_has_a_compiler_so_it_must_be_built() -> None:
 
 
 built = pytest.mark.skipif(theodolite_cpu.reason() is not None, reason=str(theodolite_cpu.reason()))
+tiled = pytest.mark.skipif(
+    theodolite_cpu.reason() is not None or not operations._ops.tiles(), reason="products are OpenBLAS's here"
+)
 
 
 @built
@@ -90,7 +93,42 @@ def test_products_with_a_bfloat16_weight(m: int, n: int, k: int) -> None:
     assert weight.dtype == mx.bfloat16
     np.testing.assert_array_equal(np.array(weight.astype(mx.float32)), weight_values)  # packed, and read back
     passing = operations.linear(x, weight + 0, bias)  # not packed: made in passing
-    np.testing.assert_allclose(np.array(passing), np.array(x) @ weight_values.T + np.array(bias), atol=1e-6 * k**0.5 * 4)
+    np.testing.assert_allclose(
+        np.array(passing), np.array(x) @ weight_values.T + np.array(bias), atol=1e-6 * k**0.5 * 4
+    )
+
+
+@tiled
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+@pytest.mark.parametrize(("n", "k"), [(33, 65), (48, 400), (40, 2050)])
+def test_the_product_of_a_row_does_not_depend_on_the_others(n: int, k: int, dtype: mx.Dtype) -> None:
+    x, weight = array(150, k), array(n, k).astype(dtype)
+    together = np.array(operations.linear(x, weight))
+    for few in (1, 5, 13, 16, 24, 25, 98):
+        np.testing.assert_array_equal(np.array(operations.linear(x[:few], weight)), together[:few])
+
+
+@built
+def test_several_layers_at_once_are_as_one_by_one() -> None:
+    x = array(2, 19, 40)
+    layers = [(array(64, 40), array(64)), (array(17, 40), None), (array(32, 40), array(32))]
+    for dtypes in ([mx.float32] * 3, [mx.bfloat16] * 3, [mx.float32, mx.bfloat16, mx.float16]):
+        stored = [(weight.astype(dtype), bias) for (weight, bias), dtype in zip(layers, dtypes, strict=True)]
+        for found, (weight, bias) in zip(operations.linears(x, stored), stored, strict=True):
+            assert found.shape == (2, 19, weight.shape[0])
+            np.testing.assert_array_equal(np.array(found), np.array(operations.linear(x, weight, bias)))
+
+
+@tiled
+@pytest.mark.parametrize("length", [5, 37, 97])
+@pytest.mark.parametrize("causal", [False, True])
+def test_padding_does_not_change_the_attention_of_a_row(length: int, causal: bool) -> None:
+    q, k, v = (array(1, 2, 120, 32) for _ in range(3))
+    real = mx.array((np.arange(120) < length).astype(np.int32))[None]
+    padded = operations.attention(q, k, v, 0.2, masks.Mask(real, causal=causal, window=None))
+    alone = [part[:, :, :length] for part in (q, k, v)]
+    exact = operations.attention(*alone, 0.2, masks.Mask(real[:, :length], causal=causal, window=None))
+    np.testing.assert_array_equal(np.array(padded)[:, :, :length], np.array(exact))
 
 
 @built
@@ -105,7 +143,7 @@ def test_a_float16_weight_counts_in_float32() -> None:
 @pytest.mark.parametrize("isa", ["none", "avx2", "avx512"])
 def test_every_older_instruction_set_computes_the_same(isa: str) -> None:
     """The tests of products and attention again, on a processor that pretends to be older."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "products or attention"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "product or attention"]
     environment = {**os.environ, "THEODOLITE_MAX_ISA": isa}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]
@@ -119,10 +157,8 @@ def test_an_instruction_set_that_is_misspelled_is_named() -> None:
     assert "THEODOLITE_MAX_ISA is avx1024, not none, avx2, avx512 or avx512_bf16" in done.stdout
 
 
-@built
+@tiled
 def test_a_packed_weight_is_held_once_ends_with_its_model_and_can_be_read_back() -> None:
-    if not operations._ops.tiles():
-        pytest.skip("this processor computes with OpenBLAS's own tiles")
     weight = array(1001, 999)
     values, key = np.array(weight), id(weight)
     before = mx.get_active_memory()

@@ -13,7 +13,7 @@ import mlx.nn as mlx_nn
 
 from theodolite.errors import CheckpointError, Unsupported
 from theodolite.nn import kernels
-from theodolite.nn.layers import Embedding, Linear, RMSNorm, attention
+from theodolite.nn.layers import Embedding, Linear, RMSNorm, attention, linears
 from theodolite.nn.masks import Mask
 from theodolite.nn.rope import Rope, RopeConfig
 
@@ -125,9 +125,9 @@ class Attention(mlx_nn.Module):
     def __call__(self, x: mx.array, mask: Mask, positions: mx.array | None) -> mx.array:
         b, length, _ = x.shape
         config = self._config
-        q = self.q_proj(x).reshape(b, length, config.num_attention_heads, -1)  # [B, L, H, D]
-        k = self.k_proj(x).reshape(b, length, config.num_key_value_heads, -1)
-        v = self.v_proj(x).reshape(b, length, config.num_key_value_heads, -1)
+        q, k, v = linears(x, (self.q_proj, self.k_proj, self.v_proj))
+        q = q.reshape(b, length, config.num_attention_heads, -1)  # [B, L, H, D]
+        k, v = (part.reshape(b, length, config.num_key_value_heads, -1) for part in (k, v))
         if config.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = (part.swapaxes(1, 2) for part in (q, k, v))  # [B, H, L, D]
@@ -154,7 +154,8 @@ class MLP(mlx_nn.Module):
         self._act = config.act
 
     def __call__(self, x: mx.array) -> mx.array:
-        return self.down_proj(kernels.active.gated(self.gate_proj(x), self.up_proj(x), self._act))
+        gate, up = linears(x, (self.gate_proj, self.up_proj))
+        return self.down_proj(kernels.active.gated(gate, up, self._act))
 
 
 class Layer(mlx_nn.Module):

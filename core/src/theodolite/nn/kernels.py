@@ -7,7 +7,7 @@ speeds up every family at once. The table is chosen once, when the first model i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -114,6 +114,8 @@ class Kernels:
     bf16: bool = False
     """Whether `linear` multiplies bfloat16 weights as such on this CPU, activations rounded alike, sums in float32."""
     linear: Callable[..., mx.array] = linear
+    linears: Callable[[mx.array, Sequence[tuple[mx.array, mx.array | None]]], list[mx.array]] | None = None
+    """Several (weight, bias) over the same rows at once; None where that gains nothing over one `linear` each."""
     activation: Callable[[mx.array, str], mx.array] = activation
     gated: Callable[[mx.array, mx.array, str], mx.array] = gated
     attention: Callable[[mx.array, mx.array, mx.array, float, Mask | None], mx.array] = attention

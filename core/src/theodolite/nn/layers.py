@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
@@ -29,6 +30,14 @@ class QuantizedLinear(mlx_nn.QuantizedLinear):
     def __call__(self, x: mx.array, act: str | None = None) -> mx.array:
         y = super().__call__(x)
         return kernels.active.activation(y, act) if act else y
+
+
+def linears(x: mx.array, projections: Sequence[mlx_nn.Module]) -> list[mx.array]:
+    """Each projection of the same ``x``, at once where the kernels in use have a way."""
+    at_once = kernels.active.linears
+    if at_once is None or not all(type(each) is Linear for each in projections):
+        return [each(x) for each in projections]
+    return at_once(x, [(each["weight"], each.get("bias")) for each in projections])
 
 
 class Embedding(mlx_nn.Embedding):

@@ -13,7 +13,7 @@ import mlx.nn as mlx_nn
 
 from theodolite.errors import CheckpointError, Unsupported
 from theodolite.nn import kernels
-from theodolite.nn.layers import Embedding, LayerNorm, Linear, attention
+from theodolite.nn.layers import Embedding, LayerNorm, Linear, attention, linears
 from theodolite.nn.masks import Mask
 
 ACTIVATIONS = {
@@ -106,8 +106,8 @@ class SelfAttention(mlx_nn.Module):
     def __call__(self, x: mx.array, mask: Mask | None) -> mx.array:
         b, length, width = x.shape
         q, k, v = (
-            projection(x).reshape(b, length, self._heads, -1).swapaxes(1, 2)
-            for projection in (self.q_proj, self.k_proj, self.v_proj)
+            projected.reshape(b, length, self._heads, -1).swapaxes(1, 2)
+            for projected in linears(x, (self.q_proj, self.k_proj, self.v_proj))
         )  # [B, H, L, D / H]
         o = attention(q, k, v, scale=(width // self._heads) ** -0.5, mask=mask)
         y: mx.array = self.out_proj(o.swapaxes(1, 2).reshape(b, length, width))

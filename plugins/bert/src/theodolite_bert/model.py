@@ -106,8 +106,8 @@ class SelfAttention(mlx_nn.Module):
     def __call__(self, x: mx.array, mask: masks.Mask) -> mx.array:
         b, length, width = x.shape
         q, k, v = (
-            projection(x).reshape(b, length, self._heads, -1).swapaxes(1, 2)
-            for projection in (self.query, self.key, self.value)
+            projected.reshape(b, length, self._heads, -1).swapaxes(1, 2)
+            for projected in nn.linears(x, (self.query, self.key, self.value))
         )  # [B, H, L, D / H]
         o = nn.attention(q, k, v, scale=(width // self._heads) ** -0.5, mask=mask)
         return o.swapaxes(1, 2).reshape(b, length, width)

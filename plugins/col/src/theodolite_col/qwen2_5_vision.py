@@ -71,7 +71,8 @@ class MLP(mlx_nn.Module):
         self._act = config.act
 
     def __call__(self, x: mx.array) -> mx.array:
-        y: mx.array = self.down_proj(kernels.active.gated(self.gate_proj(x), self.up_proj(x), self._act))
+        gate, up = nn.linears(x, (self.gate_proj, self.up_proj))
+        y: mx.array = self.down_proj(kernels.active.gated(gate, up, self._act))
         return y
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import mlx.core as mx  # before the extension, which is linked against its library
@@ -27,10 +28,19 @@ bf16: bool = _ops.bf16()
 
 def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None, act: str | None = None) -> mx.array:
     if (panels := packed(weight)) is not None:
-        y = _ops.packed_linear(x, panels, bias, ACTS[act])
-    else:
-        y = _ops.linear(x, weight.astype(x.dtype), bias, ACTS[act])
+        y = _ops.packed_linears(x, [panels], [bias], ACTS[act])
+        return tables.linear(x, weight, bias, act) if y is None else y[0]
+    y = _ops.linear(x, weight.astype(x.dtype), bias, ACTS[act])
     return tables.linear(x, weight, bias, act) if y is None else y
+
+
+def linears(x: mx.array, layers: Sequence[tuple[mx.array, mx.array | None]]) -> list[mx.array]:
+    panels = [packed(weight) for weight, _ in layers]
+    if all(each is not None for each in panels):
+        made: list[mx.array] | None = _ops.packed_linears(x, panels, [bias for _, bias in layers], ACTS[None])
+        if made is not None:
+            return made
+    return [linear(x, weight, bias) for weight, bias in layers]
 
 
 class Packed:

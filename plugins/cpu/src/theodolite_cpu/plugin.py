@@ -53,6 +53,7 @@ def kernels(device: str) -> Kernels | str | None:
         priority=PRIORITY,
         bf16=operations.bf16,
         linear=operations.linear,
+        linears=operations.linears,
         activation=operations.activation,
         gated=operations.gated,
         attention=operations.attention,

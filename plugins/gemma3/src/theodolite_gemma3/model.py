@@ -10,7 +10,7 @@ import mlx.core as mx
 import mlx.nn as mlx_nn
 
 from theodolite.errors import CheckpointError, Unsupported
-from theodolite.nn import Embedding, Linear, attention, kernels
+from theodolite.nn import Embedding, Linear, attention, kernels, linears
 from theodolite.nn.masks import Mask
 from theodolite.nn.rope import Rope, RopeConfig
 from theodolite.values import Batch
@@ -127,9 +127,10 @@ class Attention(mlx_nn.Module):
     def __call__(self, x: mx.array, mask: Mask) -> mx.array:
         b, length, _ = x.shape
         config = self._config
-        q = self.q_norm(self.q_proj(x).reshape(b, length, config.num_attention_heads, -1))  # [B, L, H, D]
-        k = self.k_norm(self.k_proj(x).reshape(b, length, config.num_key_value_heads, -1))
-        v = self.v_proj(x).reshape(b, length, config.num_key_value_heads, -1)
+        q, k, v = linears(x, (self.q_proj, self.k_proj, self.v_proj))
+        q = self.q_norm(q.reshape(b, length, config.num_attention_heads, -1))  # [B, L, H, D]
+        k = self.k_norm(k.reshape(b, length, config.num_key_value_heads, -1))
+        v = v.reshape(b, length, config.num_key_value_heads, -1)
         q, k, v = (part.swapaxes(1, 2) for part in (q, k, v))  # [B, H, L, D]
         o = attention(self._rope(q), self._rope(k), v, scale=config.scale, mask=mask)
         return self.o_proj(o.swapaxes(1, 2).reshape(b, length, -1))
@@ -144,7 +145,8 @@ class MLP(mlx_nn.Module):
         self._act = config.act
 
     def __call__(self, x: mx.array) -> mx.array:
-        return self.down_proj(kernels.active.gated(self.gate_proj(x), self.up_proj(x), self._act))
+        gate, up = linears(x, (self.gate_proj, self.up_proj))
+        return self.down_proj(kernels.active.gated(gate, up, self._act))
 
 
 class Layer(mlx_nn.Module):

@@ -9,7 +9,7 @@ import mlx.core as mx
 import mlx.nn as mlx_nn
 
 from theodolite.errors import CheckpointError
-from theodolite.nn import Embedding, Linear, RMSNorm, attention, kernels
+from theodolite.nn import Embedding, Linear, RMSNorm, attention, kernels, linears
 from theodolite.nn.masks import Mask
 from theodolite.nn.rope import Rope, RopeConfig
 from theodolite.values import Batch
@@ -98,9 +98,10 @@ class Attention(mlx_nn.Module):
 
     def __call__(self, x: mx.array, mask: Mask) -> mx.array:
         b, length, _ = x.shape
-        q = self.q_layernorm(self.q_proj(x).reshape(b, length, self._heads, -1))  # [B, L, H, D]
-        k = self.k_layernorm(self.k_proj(x).reshape(b, length, self._groups, -1))
-        v = self.v_proj(x).reshape(b, length, self._groups, -1)
+        q, k, v = linears(x, (self.q_proj, self.k_proj, self.v_proj))
+        q = self.q_layernorm(q.reshape(b, length, self._heads, -1))  # [B, L, H, D]
+        k = self.k_layernorm(k.reshape(b, length, self._groups, -1))
+        v = v.reshape(b, length, self._groups, -1)
         q, k, v = (part.swapaxes(1, 2) for part in (q, k, v))  # [B, H, L, D]
         o = attention(self._rope(q), self._rope(k), v, scale=q.shape[-1] ** -0.5, mask=mask)
         return self.out_proj(o.swapaxes(1, 2).reshape(b, length, -1))
@@ -147,7 +148,8 @@ class FeedForward(mlx_nn.Module):
         self.w2 = Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def __call__(self, x: mx.array) -> mx.array:
-        return self.w2(kernels.active.gated(self.w1(x), self.w3(x), "silu"))
+        gate, up = linears(x, (self.w1, self.w3))
+        return self.w2(kernels.active.gated(gate, up, "silu"))
 
 
 class Layer(mlx_nn.Module):

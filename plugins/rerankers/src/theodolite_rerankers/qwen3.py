@@ -50,7 +50,6 @@ def detect(checkpoint: Checkpoint, task: Task | None) -> Profile | None:
         task=Task.RERANK,
         kind="generative_text",
         instruction=True,
-        padding="left",
     )
 
 
@@ -97,7 +96,7 @@ def prompt(item: Item, instruction: str | None) -> Prompt | None:
 
 @hookimpl
 def forward(model: Reranker, batch: Batch) -> mx.array:
-    # positions run over the padding too, as the reference has them: rotary attention sees only their differences
+    # padded on the right, where the reference pads on the left: the same scores, and none depends on its batch
     return model.model(batch.input_ids, masks.causal(batch.attention_mask))
 
 

@@ -50,7 +50,6 @@ def detect(checkpoint: Checkpoint, task: Task | None) -> Profile | None:
         kind="generative_vl",
         images=True,
         instruction=True,
-        padding="left",
         batch_size=BATCH_SIZE,
         modules=frozenset({"LogitScore"}),
     )
