@@ -1,6 +1,7 @@
 // The operations as MLX primitives on the CPU stream: nothing is copied on the way in or out, and nothing is computed
-// before MLX asks for it. Products are computed per block inside our own pool, by our own tiles on AVX2 and by OpenBLAS,
-// single-threaded, elsewhere: so bias and activation are applied while a block is in cache and two pools never fight.
+// before MLX asks for it. Products are computed per block inside our own pool, by our own tiles on AVX2 and AVX-512 and
+// by OpenBLAS, single-threaded, elsewhere: so bias and activation are applied while a block is in cache and two pools
+// never fight.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
