@@ -53,7 +53,7 @@ class Pool {
   }
 
  private:
-  static constexpr int SPINS = 10000;  // some hundred microseconds
+  static constexpr int SPINS = 40000;  // about half a millisecond, longer than what comes between two operations
 
   static Pool* make() {
     static Pool* pool;
