@@ -39,7 +39,7 @@ def model(family: Family, checkpoint: Checkpoint, dtype: str = "auto") -> mlx_nn
     group: list[tuple[str, mx.array]] = []
     for name in list(weights):
         tensor = weights.pop(name)
-        target = mx.float32 if on_cpu and not (wanted and name in matrices) else wanted
+        target = mx.float32 if on_cpu and (wanted is None or name not in matrices) else wanted
         if target is not None and mx.issubdtype(tensor.dtype, mx.floating):
             tensor = tensor.astype(target)
         group.append((name, tensor))

@@ -11,8 +11,6 @@ namespace {
 
 enum class Isa { none, avx2, avx512, avx512_bf16 };
 
-}  // namespace
-
 Isa newest_allowed() {
   const char* given = std::getenv("THEODOLITE_MAX_ISA");
   std::string name = given == nullptr ? "" : given;
@@ -22,6 +20,8 @@ Isa newest_allowed() {
   if (name == "none") return Isa::none;
   throw std::invalid_argument("THEODOLITE_MAX_ISA is " + name + ", not none, avx2, avx512 or avx512_bf16");
 }
+
+}  // namespace
 
 const Tiles* tiles() {
   static const Isa isa = newest_allowed();
