@@ -74,7 +74,8 @@ class Inputs {
 template <class Body>
 class Operation : public mx::Primitive {
  public:
-  Operation(mx::Stream stream, const char* name, Body body, std::optional<mx::Strides> strides)
+  // strides: of each output, or none where all lie row by row
+  Operation(mx::Stream stream, const char* name, Body body, std::vector<mx::Strides> strides)
       : mx::Primitive(stream), name_(name), body_(std::move(body)), strides_(std::move(strides)) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
@@ -85,12 +86,13 @@ class Operation : public mx::Primitive {
       kept.push_back(mx::array::unsafe_weak_copy(input));
     }
     std::vector<float*> made;
-    for (auto& out : outputs) {
-      if (strides_) {
+    for (size_t i = 0; i < outputs.size(); i++) {
+      mx::array& out = outputs[i];
+      if (!strides_.empty()) {
         mx::array::Flags flags{};
         flags.contiguous = true;
         flags.row_contiguous = flags.col_contiguous = out.size() <= 1;
-        out.set_data(mx::allocator::malloc(out.nbytes()), out.size(), *strides_, flags);
+        out.set_data(mx::allocator::malloc(out.nbytes()), out.size(), strides_[i], flags);
       } else {
         out.set_data(mx::allocator::malloc(out.nbytes()));
       }
@@ -118,7 +120,7 @@ class Operation : public mx::Primitive {
  private:
   const char* name_;
   Body body_;
-  std::optional<mx::Strides> strides_;
+  std::vector<mx::Strides> strides_;
 };
 
 mx::Stream cpu() {
@@ -128,9 +130,15 @@ mx::Stream cpu() {
 template <class Body>
 mx::array lazily(
     const char* name, mx::Shape shape, std::vector<mx::array> inputs, Body body,
-    std::optional<mx::Strides> strides = std::nullopt, mx::Stream stream = cpu(), mx::Dtype dtype = mx::float32) {
+    std::vector<mx::Strides> strides = {}, mx::Stream stream = cpu(), mx::Dtype dtype = mx::float32) {
   auto primitive = std::make_shared<Operation<Body>>(stream, name, std::move(body), std::move(strides));
   return mx::array(std::move(shape), dtype, std::move(primitive), std::move(inputs));
+}
+
+// How [B, H, L, D] lies as [B, L, H, D], as a product leaves it and the next one reads it.
+mx::Strides by_position(const mx::Shape& shape) {
+  long h = shape[1], length = shape[2], width = shape[3];
+  return {length * h * width, width, h * width, 1};
 }
 
 using Maybe = std::optional<mx::array>;
@@ -194,27 +202,35 @@ std::shared_ptr<PackedWeight> pack_op(mx::array& weight) {
   Panels panels(Inputs({words}).flat(0), words.shape(0), words.shape(1));
   static const mx::Stream anywhere = mx::new_thread_unsafe_stream(mx::Device::cpu);
   auto back = [panels](Inputs&, float* out) { panels.unpack(out); };
-  mx::array left = lazily("Unpack", words.shape(), {}, back, std::nullopt, anywhere, words.dtype());
+  mx::array left = lazily("Unpack", words.shape(), {}, back, {}, anywhere, words.dtype());
   left = bf16 ? mx::view(left, mx::bfloat16, anywhere) : mx::astype(left, weight.dtype(), anywhere);
   weight.overwrite_descriptor(left);
   return std::make_shared<PackedWeight>(PackedWeight{panels, bf16, left});
 }
 
 // Several layers over the same rows, in one pass; no answer where their weights are packed as different numbers.
+// With head_dim, results [B, L, H * D] are seen as [B, H, L, D].
 std::optional<std::vector<mx::array>> packed_linears_op(
     const mx::array& x, const std::vector<std::shared_ptr<PackedWeight>>& weights, const std::vector<Maybe>& biases,
-    int act) {
+    int act, std::optional<int> head_dim) {
   bool bf16 = weights[0]->bf16;
   const long k = weights[0]->panels.k * (bf16 ? 2 : 1), m = x.size() / k;
   std::vector<mx::array> inputs{x};
   std::vector<mx::Shape> shapes;
+  std::vector<mx::Strides> strides;
   std::vector<std::pair<Panels, int>> layers;
   for (size_t i = 0; i < weights.size(); i++) {
     const Panels& panels = weights[i]->panels;
     if (!all_ours(x, biases[i]) || weights[i]->bf16 != bf16) return std::nullopt;
     if (x.shape(-1) != panels.k * (bf16 ? 2 : 1)) throw std::invalid_argument("x is not as wide as the packed weight");
-    shapes.push_back(x.shape());
-    shapes.back().back() = panels.n;
+    if (head_dim) {
+      int width = *head_dim;
+      shapes.push_back({x.shape(0), static_cast<int>(panels.n) / width, x.shape(1), width});
+      strides.push_back(by_position(shapes.back()));
+    } else {
+      shapes.push_back(x.shape());
+      shapes.back().back() = panels.n;
+    }
     layers.emplace_back(panels, add(inputs, biases[i]));
   }
   auto body = [=](Inputs& in, const std::vector<float*>& outs) {
@@ -225,7 +241,7 @@ std::optional<std::vector<mx::array>> packed_linears_op(
     }
     packed_linear(in.flat(0), products, bf16, m, k, static_cast<Act>(act));
   };
-  auto primitive = std::make_shared<Operation<decltype(body)>>(cpu(), "PackedLinear", body, std::nullopt);
+  auto primitive = std::make_shared<Operation<decltype(body)>>(cpu(), "PackedLinear", body, std::move(strides));
   std::vector<mx::Dtype> dtypes(shapes.size(), mx::float32);
   return mx::array::make_arrays(std::move(shapes), dtypes, std::move(primitive), inputs);
 }
@@ -331,12 +347,6 @@ Heads packed(const mx::array& x, std::vector<float>& copy) {
   return {copy.data(), h * length * width, length * width, width};
 }
 
-// The output lies as [B, L, H, D], so that joining the heads again costs nothing.
-mx::Strides joined(const mx::Shape& shape) {
-  long h = shape[1], length = shape[2], width = shape[3];
-  return {length * h * width, width, h * width, 1};
-}
-
 Answer attention_op(
     const mx::array& q, const mx::array& k, const mx::array& v, float scale, const Maybe& mask, bool causal,
     long window) {
@@ -354,7 +364,8 @@ Answer attention_op(
     }
     body(sides[0], sides[1], sides[2], in.flat<int32_t>(in.size() > 3 ? 3 : -1), out);
   };
-  return lazily("Attention", q.shape(), std::move(inputs), run, joined(q.shape()));
+  mx::Shape joined{q.shape(0), q.shape(2), q.shape(1) * q.shape(3)};
+  return lazily("Attention", joined, std::move(inputs), run);
 }
 
 Answer rope_op(const mx::array& x, const mx::array& wavelengths) {
@@ -385,7 +396,7 @@ Answer rope_op(const mx::array& x, const mx::array& wavelengths) {
       }
     });
   };
-  return lazily("Rope", x.shape(), {x, wavelengths}, run, joined(x.shape()));
+  return lazily("Rope", x.shape(), {x, wavelengths}, run, {by_position(x.shape())});
 }
 
 }  // namespace theodolite
@@ -398,7 +409,8 @@ NB_MODULE(_ops, m) {
   nb::class_<PackedWeight>(m, "PackedWeight").def("stands_for", &PackedWeight::stands_for, nb::arg("weight"));
   m.def("pack", &pack_op, nb::arg("weight"), nb::call_guard<nb::gil_scoped_release>());
   m.def(
-      "packed_linears", &packed_linears_op, nb::arg("x"), nb::arg("weights"), nb::arg("biases"), nb::arg("act"));
+      "packed_linears", &packed_linears_op, nb::arg("x"), nb::arg("weights"), nb::arg("biases"), nb::arg("act"),
+      nb::arg("head_dim").none());
   m.def("threads", [] { return Pool::get().size(); });
   m.def("linear", &linear_op, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("act"));
   m.def("activation", &activation_op, nb::arg("x"), nb::arg("act"));

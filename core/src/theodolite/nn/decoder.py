@@ -135,7 +135,7 @@ class Attention(mlx_nn.Module):
         if config.position_scale is not None:
             q = q * self._scale(length, positions).astype(q.dtype)
         o = attention(q, k, v, scale=config.head_dim**-0.5, mask=mask)
-        return self.o_proj(o.swapaxes(1, 2).reshape(b, length, -1))
+        return self.o_proj(o)
 
     def _scale(self, length: int, positions: mx.array | None) -> mx.array:
         beta, original = self._config.position_scale or (0.0, 1)

@@ -44,13 +44,23 @@ def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None, act: str
     return ACTIVATIONS[act](y) if act else y
 
 
+def split_heads(x: mx.array, head_dim: int) -> mx.array:
+    """``[B, L, H * head_dim]`` -> ``[B, H, L, head_dim]``."""
+    return x.reshape(*x.shape[:-1], -1, head_dim).swapaxes(1, 2)
+
+
+def join_heads(x: mx.array) -> mx.array:
+    """``[B, H, L, D]`` -> ``[B, L, H * D]``."""
+    return x.swapaxes(1, 2).flatten(2)
+
+
 def gated(gate: mx.array, up: mx.array, act: str) -> mx.array:
     """``act(gate) * up``."""
     return ACTIVATIONS[act](gate) * up
 
 
 def attention(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Mask | None) -> mx.array:
-    """Scaled dot-product attention: ``[B, H, L, D]`` with keys and values ``[B, KV, L, D]`` -> ``[B, H, L, D]``.
+    """Scaled dot-product attention: ``[B, H, L, D]`` with keys and values ``[B, KV, L, D]`` -> ``[B, L, H * D]``.
 
     Long rows go block by block over the queries, so that neither a mask nor scores of ``[L, L]`` are in memory at once;
     a window looks only at the keys it can reach.
@@ -58,7 +68,7 @@ def attention(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Mask | 
     length = q.shape[2]
     if length <= QUERY_BLOCK:
         written = None if mask is None else mask.additive(q.dtype)
-        return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=written)
+        return join_heads(mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=written))
     blocks = []
     for rows, keys in spans(length, mask):
         part = None if mask is None else mask.block(rows.start, rows.stop, q.dtype, keys=keys)
@@ -68,7 +78,7 @@ def attention(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Mask | 
         if device() == "cpu":
             mx.eval(block)  # else the lazy graph keeps the scores of all blocks alive together
         blocks.append(block)
-    return mx.concatenate(blocks, axis=2)
+    return join_heads(mx.concatenate(blocks, axis=2))
 
 
 def spans(length: int, mask: Mask | None) -> Iterator[tuple[slice, slice]]:
@@ -114,8 +124,9 @@ class Kernels:
     bf16: bool = False
     """Whether `linear` multiplies bfloat16 weights as such on this CPU, activations rounded alike, sums in float32."""
     linear: Callable[..., mx.array] = linear
-    linears: Callable[[mx.array, Sequence[tuple[mx.array, mx.array | None]]], list[mx.array]] | None = None
-    """Several (weight, bias) over the same rows at once; None where that gains nothing over one `linear` each."""
+    linears: Callable[..., list[mx.array]] | None = None
+    """``linears(x, layers, head_dim)``: several (weight, bias) over the same rows at once, each result split into heads
+    where ``head_dim`` is not None; None where that gains nothing over one `linear` each."""
     activation: Callable[[mx.array, str], mx.array] = activation
     gated: Callable[[mx.array, mx.array, str], mx.array] = gated
     attention: Callable[[mx.array, mx.array, mx.array, float, Mask | None], mx.array] = attention

@@ -32,12 +32,16 @@ class QuantizedLinear(mlx_nn.QuantizedLinear):
         return kernels.active.activation(y, act) if act else y
 
 
-def linears(x: mx.array, projections: Sequence[mlx_nn.Module]) -> list[mx.array]:
-    """Each projection of the same ``x``, at once where the kernels in use have a way."""
+def linears(x: mx.array, projections: Sequence[mlx_nn.Module], head_dim: int | None = None) -> list[mx.array]:
+    """Each projection of the same ``x``, at once where the kernels in use have a way.
+
+    :param head_dim: split each ``[B, L, H * head_dim]`` into heads, ``[B, H, L, head_dim]``.
+    """
     at_once = kernels.active.linears
-    if at_once is None or not all(type(each) is Linear for each in projections):
-        return [each(x) for each in projections]
-    return at_once(x, [(each["weight"], each.get("bias")) for each in projections])
+    if at_once is not None and all(type(each) is Linear for each in projections):
+        return at_once(x, [(each["weight"], each.get("bias")) for each in projections], head_dim)
+    made = [each(x) for each in projections]
+    return made if head_dim is None else [kernels.split_heads(y, head_dim) for y in made]
 
 
 class Embedding(mlx_nn.Embedding):
@@ -62,7 +66,10 @@ class RMSNorm(mlx_nn.RMSNorm):
 
 
 def attention(q: mx.array, k: mx.array, v: mx.array, *, scale: float, mask: Mask | None) -> mx.array:
-    """Scaled dot-product attention over ``[B, H, L, D]``; keys and values may have fewer heads (GQA)."""
+    """Scaled dot-product attention over ``[B, H, L, D]``, heads joined: ``[B, L, H * D]``.
+
+    Keys and values may have fewer heads (GQA).
+    """
     return kernels.active.attention(q, k, v, scale, mask)
 
 

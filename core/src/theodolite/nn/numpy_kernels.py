@@ -154,4 +154,4 @@ def attention(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Mask | 
             np.exp(scores, out=scores)
             scores /= scores.sum(axis=-1, keepdims=True)
             np.matmul(scores, values[some, :, seen], out=out[some, :, rows])
-    return mx.array(out.reshape(batch, heads, length, -1))
+    return tables.join_heads(mx.array(out.reshape(batch, heads, length, -1)))

@@ -91,7 +91,7 @@ class Attention(mlx_nn.Module):
             # [1, H, count * size, D / H] -> [count, H, size, D / H]
             cut = (t[0, :, span].reshape(self._heads, count, size, -1).swapaxes(0, 1) for t in (q, k, v))
             o = layers.attention(*cut, scale=scale, mask=None)
-            parts.append(o.swapaxes(1, 2).reshape(count * size, width))
+            parts.append(o.reshape(count * size, width))
             first = span.stop
         y: mx.array = self.proj(parts[0] if len(parts) == 1 else mx.concatenate(parts))
         return y

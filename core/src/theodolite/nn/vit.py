@@ -101,16 +101,11 @@ class SelfAttention(mlx_nn.Module):
         self.k_proj = Linear(width, width)
         self.v_proj = Linear(width, width)
         self.out_proj = Linear(width, width)
-        self._heads = config.num_attention_heads
+        self._head_dim = width // config.num_attention_heads
 
     def __call__(self, x: mx.array, mask: Mask | None) -> mx.array:
-        b, length, width = x.shape
-        q, k, v = (
-            projected.reshape(b, length, self._heads, -1).swapaxes(1, 2)
-            for projected in linears(x, (self.q_proj, self.k_proj, self.v_proj))
-        )  # [B, H, L, D / H]
-        o = attention(q, k, v, scale=(width // self._heads) ** -0.5, mask=mask)
-        y: mx.array = self.out_proj(o.swapaxes(1, 2).reshape(b, length, width))
+        q, k, v = linears(x, (self.q_proj, self.k_proj, self.v_proj), self._head_dim)  # [B, H, L, D / H]
+        y: mx.array = self.out_proj(attention(q, k, v, scale=self._head_dim**-0.5, mask=mask))  # [B, L, D]
         return y
 
 

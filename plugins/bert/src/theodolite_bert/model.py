@@ -101,16 +101,11 @@ class SelfAttention(mlx_nn.Module):
         self.query = nn.Linear(config.hidden_size, config.hidden_size)
         self.key = nn.Linear(config.hidden_size, config.hidden_size)
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
-        self._heads = config.num_attention_heads
+        self._head_dim = config.hidden_size // config.num_attention_heads
 
     def __call__(self, x: mx.array, mask: masks.Mask) -> mx.array:
-        b, length, width = x.shape
-        q, k, v = (
-            projected.reshape(b, length, self._heads, -1).swapaxes(1, 2)
-            for projected in nn.linears(x, (self.query, self.key, self.value))
-        )  # [B, H, L, D / H]
-        o = nn.attention(q, k, v, scale=(width // self._heads) ** -0.5, mask=mask)
-        return o.swapaxes(1, 2).reshape(b, length, width)
+        q, k, v = nn.linears(x, (self.query, self.key, self.value), self._head_dim)  # [B, H, L, D / H]
+        return nn.attention(q, k, v, scale=self._head_dim**-0.5, mask=mask)  # [B, L, D]
 
 
 class Output(mlx_nn.Module):

@@ -28,19 +28,23 @@ bf16: bool = _ops.bf16()
 
 def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None, act: str | None = None) -> mx.array:
     if (panels := packed(weight)) is not None:
-        y = _ops.packed_linears(x, [panels], [bias], ACTS[act])
+        y = _ops.packed_linears(x, [panels], [bias], ACTS[act], None)
         return tables.linear(x, weight, bias, act) if y is None else y[0]
     y = _ops.linear(x, weight.astype(x.dtype), bias, ACTS[act])
     return tables.linear(x, weight, bias, act) if y is None else y
 
 
-def linears(x: mx.array, layers: Sequence[tuple[mx.array, mx.array | None]]) -> list[mx.array]:
+def linears(
+    x: mx.array, layers: Sequence[tuple[mx.array, mx.array | None]], head_dim: int | None = None
+) -> list[mx.array]:
     panels = [packed(weight) for weight, _ in layers]
-    if all(each is not None for each in panels):
-        made: list[mx.array] | None = _ops.packed_linears(x, panels, [bias for _, bias in layers], ACTS[None])
+    if None not in panels:
+        biases = [bias for _, bias in layers]
+        made: list[mx.array] | None = _ops.packed_linears(x, panels, biases, ACTS[None], head_dim)
         if made is not None:
             return made
-    return [linear(x, weight, bias) for weight, bias in layers]
+    each = [linear(x, weight, bias) for weight, bias in layers]
+    return each if head_dim is None else [tables.split_heads(y, head_dim) for y in each]
 
 
 class Packed:

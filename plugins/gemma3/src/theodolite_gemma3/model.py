@@ -133,7 +133,7 @@ class Attention(mlx_nn.Module):
         v = v.reshape(b, length, config.num_key_value_heads, -1)
         q, k, v = (part.swapaxes(1, 2) for part in (q, k, v))  # [B, H, L, D]
         o = attention(self._rope(q), self._rope(k), v, scale=config.scale, mask=mask)
-        return self.o_proj(o.swapaxes(1, 2).reshape(b, length, -1))
+        return self.o_proj(o)
 
 
 class MLP(mlx_nn.Module):

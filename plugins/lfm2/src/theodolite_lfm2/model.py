@@ -104,7 +104,7 @@ class Attention(mlx_nn.Module):
         v = v.reshape(b, length, self._groups, -1)
         q, k, v = (part.swapaxes(1, 2) for part in (q, k, v))  # [B, H, L, D]
         o = attention(self._rope(q), self._rope(k), v, scale=q.shape[-1] ** -0.5, mask=mask)
-        return self.out_proj(o.swapaxes(1, 2).reshape(b, length, -1))
+        return self.out_proj(o)
 
 
 class Taps(mlx_nn.Module):

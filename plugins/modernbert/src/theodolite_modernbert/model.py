@@ -125,7 +125,7 @@ class Attention(mlx_nn.Module):
         qkv = self.Wqkv(x).reshape(b, length, 3, self._heads, -1)
         q, k, v = (qkv[:, :, i].swapaxes(1, 2) for i in range(3))  # [B, H, L, D / H]
         o = nn.attention(self._rope(q), self._rope(k), v, scale=q.shape[-1] ** -0.5, mask=mask)
-        return self.Wo(o.swapaxes(1, 2).reshape(b, length, width))
+        return self.Wo(o)
 
 
 class MLP(mlx_nn.Module):

@@ -94,7 +94,7 @@ class ProbeAttention(mlx_nn.Module):
             for given, weight, bias in parts
         )  # [B, H, 1 | P, D / H]
         o = nn.attention(q, k, v, scale=(width // self._heads) ** -0.5, mask=None)
-        y: mx.array = self.out_proj(o.swapaxes(1, 2).reshape(b, -1, width))
+        y: mx.array = self.out_proj(o)
         return y
 
 
