@@ -10,8 +10,10 @@
 #include <mutex>
 #include <new>
 #include <thread>
+#include <vector>
 
 #include <pthread.h>
+#include <sched.h>
 
 namespace theodolite {
 
@@ -37,6 +39,7 @@ class Pool {
     }
     std::lock_guard<std::mutex> one_at_a_time(callers_);
     start();
+    keep_clear();
     job_ = &job;
     unfinished_.store(count, std::memory_order_relaxed);
     {
@@ -66,9 +69,25 @@ class Pool {
   Pool() : wanted_(std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {}
 
   void start() {
-    for (; started_ < wanted_ - 1; started_++) {
-      std::thread([this] { loop(); }).detach();
+    while (static_cast<int>(threads_.size()) < wanted_ - 1) {
+      std::thread thread([this] { loop(); });
+      threads_.push_back(thread.native_handle());
+      thread.detach();
     }
+  }
+
+  // Keeps the other threads off the caller's core: a thread that is woken while all cores are busy for a moment may be
+  // put behind the caller, and be left there for milliseconds though another core has long become idle.
+  void keep_clear() {
+#if defined(__linux__)
+    int core = sched_getcpu();
+    cpu_set_t others;
+    if (core == callers_core_ || sched_getaffinity(0, sizeof(others), &others) != 0) return;
+    CPU_CLR(core, &others);
+    if (CPU_COUNT(&others) == 0) return;
+    for (std::thread::native_handle_type thread : threads_) pthread_setaffinity_np(thread, sizeof(others), &others);
+    callers_core_ = core;
+#endif
   }
 
   // Does one job, if one is left. A ticket that was taken keeps its run from ending, and so job_ from changing.
@@ -103,7 +122,8 @@ class Pool {
   }
 
   const int wanted_;
-  int started_ = 0;
+  std::vector<std::thread::native_handle_type> threads_;
+  int callers_core_ = -1;
   std::mutex callers_, mutex_;
   std::condition_variable wake_;
   uint64_t epoch_ = 0;

@@ -80,17 +80,23 @@ class Embeddings(mlx_nn.Module):
         self._first_position = config.first_position
 
     def positions(self, batch: Batch) -> mx.array:
-        """0..L on BERT. On XLM-RoBERTa real tokens count on from pad_token_id + 1 and padding stays at pad_token_id."""
+        """The rows 0..L on BERT: [L, D].
+
+        On XLM-RoBERTa real tokens count on from pad_token_id + 1 and padding stays at pad_token_id: [B, L, D].
+        """
         if self._first_position == 0:
-            return mx.arange(batch.input_ids.shape[1])[None]  # [1, L]
+            return self.position_embeddings["weight"][: batch.input_ids.shape[1]]
         real = (batch.input_ids != self._first_position - 1) * batch.attention_mask  # [B, L]
-        return mx.cumsum(real, axis=1) * real + self._first_position - 1
+        return self.position_embeddings(mx.cumsum(real, axis=1) * real + self._first_position - 1)
+
+    def segments(self, batch: Batch) -> mx.array:
+        """[B, L, D], or [1, D] where all tokens are of the first segment."""
+        if batch.token_type_ids is None:
+            return self.token_type_embeddings["weight"][:1]
+        return self.token_type_embeddings(batch.token_type_ids)
 
     def __call__(self, batch: Batch) -> mx.array:
-        types = mx.zeros((1, 1), mx.int32) if batch.token_type_ids is None else batch.token_type_ids
-        segments = self.token_type_embeddings(types)  # [1 or B, 1 or L, D]
-        x = self.word_embeddings(batch.input_ids) + segments + self.position_embeddings(self.positions(batch))
-        return self.LayerNorm(x)
+        return self.LayerNorm(self.word_embeddings(batch.input_ids) + self.segments(batch) + self.positions(batch))
 
 
 class SelfAttention(mlx_nn.Module):
