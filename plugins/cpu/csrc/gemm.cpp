@@ -46,7 +46,7 @@ namespace theodolite {
 namespace {
 
 constexpr long LANES = 8;
-constexpr long FEW = 24, SHALLOW = 64;
+constexpr long SHALLOW = 128;
 constexpr long APART = FEW * 2 * PANEL;  // numbers of the largest tile, or of few rows
 
 // 8 x 8 numbers at w, turned.

@@ -6,6 +6,8 @@
 
 namespace theodolite {
 
+constexpr long FEW = 24;  // rows of a product that waits for its weights more than it computes
+
 // Words that `pack` writes for n rows of k.
 inline long packed_size(long n, long k) {
   return (n + PANEL - 1) / PANEL * PANEL * k;

@@ -225,6 +225,7 @@ std::optional<std::vector<mx::array>> packed_linears_op(
     if (x.shape(-1) != panels.k * (bf16 ? 2 : 1)) throw std::invalid_argument("x is not as wide as the packed weight");
     if (head_dim) {
       int width = *head_dim;
+      if (panels.n % width != 0) throw std::invalid_argument("a projection is no multiple of head_dim wide");
       shapes.push_back({x.shape(0), static_cast<int>(panels.n) / width, x.shape(1), width});
       strides.push_back(by_position(shapes.back()));
     } else {

@@ -95,7 +95,7 @@ void packed_linear(const float* x, const std::vector<Layer>& layers, bool bf16, 
   for (const Layer& layer : layers) n += layer.n;
   long row_parts = blocks(m, TILED_ROWS), rows = blocks(blocks(m, row_parts), fit.rows) * fit.rows;
   row_parts = blocks(m, rows);
-  long parts = m * n * k < ALONE ? 1 : std::max(blocks(n, TILED_COLUMNS), blocks(3L * pool.size(), row_parts));
+  long parts = m * n * k < ALONE ? 1 : std::max(blocks(n, TILED_COLUMNS), blocks(2L * pool.size(), row_parts));
   long columns = blocks(blocks(n, parts), PANEL) * PANEL;
   std::vector<std::pair<const Layer*, long>> cuts;  // where the columns of a job begin
   for (const Layer& layer : layers) {
@@ -106,8 +106,9 @@ void packed_linear(const float* x, const std::vector<Layer>& layers, bool bf16, 
     auto [layer, left] = cuts[job % parts];
     long top = job / parts * rows, high = std::min(rows, m - top), right = std::min(layer->n, left + columns);
     Rows from = readable(fit, x + top * k, k, high, k, bf16);
-    for (; left < right; left += IN_CACHE) {
-      long wide = std::min(IN_CACHE, right - left);
+    const long at_once = high <= FEW ? right - left : IN_CACHE;
+    for (; left < right; left += at_once) {
+      long wide = std::min(at_once, right - left);
       float* to = layer->y + top * layer->n + left;
       multiply(fit, from.data, from.step, layer->panels + left * words, PANEL * words, to, layer->n, high, wide, words);
       finish(to, layer->bias == nullptr ? nullptr : layer->bias + left, high, wide, layer->n, act);

@@ -128,7 +128,7 @@ def test_padding_does_not_change_the_attention_of_a_row(length: int, causal: boo
     padded = operations.attention(q, k, v, 0.2, masks.Mask(real, causal=causal, window=None))
     alone = [part[:, :, :length] for part in (q, k, v)]
     exact = operations.attention(*alone, 0.2, masks.Mask(real[:, :length], causal=causal, window=None))
-    np.testing.assert_array_equal(np.array(padded)[:, :, :length], np.array(exact))
+    np.testing.assert_array_equal(np.array(padded)[:, :length], np.array(exact))
 
 
 @built
@@ -252,15 +252,24 @@ def test_attention_and_rope(b: int, h: int, kv: int, length: int, width: int) ->
             assert np.isfinite(found).all()
             for row in range(b):
                 keep = real[row] == 1
-                np.testing.assert_allclose(found[row][:, keep], wanted[row][:, keep], atol=1e-5)
+                np.testing.assert_allclose(found[row, keep], wanted[row, keep], atol=1e-5)
     waves = mx.array((100.0 ** (np.arange(0, width, 2) / width)).astype(np.float32))
     angles = np.arange(length)[:, None] / np.array(waves).astype(np.float64)
     first, second = np.split(np.array(q).astype(np.float64), 2, axis=-1)
     cos, sin = np.cos(angles), np.sin(angles)
     exact = np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
     np.testing.assert_allclose(np.array(operations.rope(q, waves)), exact, atol=3e-6)
-    joined = operations.attention(q, k, v, width**-0.5, None).swapaxes(1, 2).reshape(b, length, -1)
-    close(joined, kernels.attention(q, k, v, width**-0.5, None).swapaxes(1, 2).reshape(b, length, -1))
+
+
+@built
+@pytest.mark.parametrize("head_dim", [None, 16])
+def test_projections_can_be_split_into_heads(head_dim: int | None) -> None:
+    """As the attention reads them, whether the weights are packed or not."""
+    x, layers = array(2, 19, 40), [(array(64, 40), array(64)), (array(32, 40), None)]
+    for given in (layers, [(weight + 0, bias) for weight, bias in layers]):
+        for found, (weight, bias) in zip(operations.linears(x, given, head_dim), layers, strict=True):
+            wanted = kernels.linear(x, weight, bias)
+            close(found, wanted if head_dim is None else kernels.split_heads(wanted, head_dim))
 
 
 @built

@@ -94,6 +94,15 @@ def test_a_claim_of_two_labels_is_not_believed(golden, checkpoint):
     assert theodolite.load_reranker(checkpoint(changed)).kind == "sequence_classifier"
 
 
+@pytest.mark.parametrize("name", ["rerank_bert", "rerank_xlmr", "rerank_modernbert_cls", "siglip"])
+def test_heads_that_do_not_share_the_width(name, golden, checkpoint):
+    changed = golden(name)
+    config = changed["files"]["config.json"]
+    config.get("text_config", config)["num_attention_heads"] = 3
+    with pytest.raises(CheckpointError, match=r"hidden_size \d+ is no multiple of (num_attention_heads )?3"):
+        (theodolite.load if name == "siglip" else theodolite.load_reranker)(checkpoint(changed))
+
+
 def test_a_segment_outside_the_table(golden, checkpoint):
     changed = golden("rerank_bert")
     changed["files"]["config.json"]["type_vocab_size"] = 1

@@ -12,7 +12,7 @@ import mlx.core as mx
 import mlx.nn as mlx_nn
 
 from theodolite import nn
-from theodolite.errors import Unsupported
+from theodolite.errors import CheckpointError, Unsupported
 from theodolite.nn import masks
 from theodolite.values import Batch
 
@@ -46,7 +46,11 @@ class Config:
         """Read config.json, with the defaults of the reference implementation.
 
         :raises Unsupported: for an activation or a position encoding that is not served.
+        :raises CheckpointError: for heads that do not share the width evenly.
         """
+        hidden_size, heads = config.get("hidden_size", 768), config.get("num_attention_heads", 12)
+        if hidden_size % heads:
+            raise CheckpointError(f"config.json: hidden_size {hidden_size} is no multiple of num_attention_heads {heads}")
         act = config.get("hidden_act", "gelu")
         if act not in ACTIVATIONS:
             raise Unsupported(f"config.json: hidden_act {act!r} is not supported (supported: {', '.join(ACTIVATIONS)})")
@@ -56,9 +60,9 @@ class Config:
         pad_id = config.get("pad_token_id")
         return cls(
             vocab_size=config.get("vocab_size", 30522),
-            hidden_size=config.get("hidden_size", 768),
+            hidden_size=hidden_size,
             num_hidden_layers=config.get("num_hidden_layers", 12),
-            num_attention_heads=config.get("num_attention_heads", 12),
+            num_attention_heads=heads,
             intermediate_size=config.get("intermediate_size", 3072),
             max_position_embeddings=config.get("max_position_embeddings", 512),
             type_vocab_size=config.get("type_vocab_size", 2),
@@ -80,23 +84,17 @@ class Embeddings(mlx_nn.Module):
         self._first_position = config.first_position
 
     def positions(self, batch: Batch) -> mx.array:
-        """The rows 0..L on BERT: [L, D].
-
-        On XLM-RoBERTa real tokens count on from pad_token_id + 1 and padding stays at pad_token_id: [B, L, D].
-        """
+        """0..L on BERT. On XLM-RoBERTa real tokens count on from pad_token_id + 1 and padding stays at pad_token_id."""
         if self._first_position == 0:
-            return self.position_embeddings["weight"][: batch.input_ids.shape[1]]
+            return mx.arange(batch.input_ids.shape[1])[None]  # [1, L]
         real = (batch.input_ids != self._first_position - 1) * batch.attention_mask  # [B, L]
-        return self.position_embeddings(mx.cumsum(real, axis=1) * real + self._first_position - 1)
-
-    def segments(self, batch: Batch) -> mx.array:
-        """[B, L, D], or [1, D] where all tokens are of the first segment."""
-        if batch.token_type_ids is None:
-            return self.token_type_embeddings["weight"][:1]
-        return self.token_type_embeddings(batch.token_type_ids)
+        return mx.cumsum(real, axis=1) * real + self._first_position - 1
 
     def __call__(self, batch: Batch) -> mx.array:
-        return self.LayerNorm(self.word_embeddings(batch.input_ids) + self.segments(batch) + self.positions(batch))
+        types = mx.zeros((1, 1), mx.int32) if batch.token_type_ids is None else batch.token_type_ids
+        segments = self.token_type_embeddings(types)  # [1 or B, 1 or L, D]
+        x = self.word_embeddings(batch.input_ids) + segments + self.position_embeddings(self.positions(batch))
+        return self.LayerNorm(x)
 
 
 class SelfAttention(mlx_nn.Module):

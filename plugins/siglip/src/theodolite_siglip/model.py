@@ -84,17 +84,15 @@ class ProbeAttention(mlx_nn.Module):
         self.in_proj_weight = mx.zeros((3 * width, width))
         self.in_proj_bias = mx.zeros((3 * width,))
         self.out_proj = nn.Linear(width, width)
-        self._heads = config.num_attention_heads
+        self._head_dim = width // config.num_attention_heads
 
     def __call__(self, query: mx.array, x: mx.array) -> mx.array:
-        b, width = x.shape[0], x.shape[-1]
         parts = zip((query, x, x), self.in_proj_weight.split(3), self.in_proj_bias.split(3), strict=True)
         q, k, v = (
-            kernels.active.linear(given, weight, bias).reshape(b, -1, self._heads, width // self._heads).swapaxes(1, 2)
+            kernels.split_heads(kernels.active.linear(given, weight, bias), self._head_dim)
             for given, weight, bias in parts
         )  # [B, H, 1 | P, D / H]
-        o = nn.attention(q, k, v, scale=(width // self._heads) ** -0.5, mask=None)
-        y: mx.array = self.out_proj(o)
+        y: mx.array = self.out_proj(nn.attention(q, k, v, scale=self._head_dim**-0.5, mask=None))
         return y
 
 
