@@ -129,9 +129,10 @@ class Embedder(Engine):
     ) -> Embeddings:
         """Normalize, truncate to ``dimensions`` and count. Needs no model; any thread."""
         norm = embd_normalize if embd_normalize is not None else (2 if self.profile.normalize else -1)
-        done = [normalize(vector if dimensions is None else vector[..., :dimensions], norm) for vector in vectors]
+        parts = vectors if self.multi_vector else [np.stack(vectors)]  # [N, D]
+        done = [normalize(part if dimensions is None else part[..., :dimensions], norm) for part in parts]
         tokens, cut = sum(row.prompt_tokens for row in rows), sum(row.truncated for row in rows)
-        return Embeddings(done if self.multi_vector else np.stack(done), tokens, cut)
+        return Embeddings(done if self.multi_vector else done[0], tokens, cut)
 
 
 def as_item(value: Input) -> Item:
@@ -159,11 +160,12 @@ def normalize(vectors: np.ndarray, p: int) -> np.ndarray:
     """Scale the last axis: -1 not at all, 0 its largest component to 32760, else to p-norm 1. Zeros stay zeros."""
     if p < 0:
         return vectors
+    if p == 2:
+        size = np.sqrt(np.einsum("...d,...d->...", vectors, vectors, dtype=np.float64))[..., None]
+        return (vectors / np.maximum(size, EPSILON)).astype(np.float32)
     wide = vectors.astype(np.float64)
     if p == 0:
         size = np.abs(wide).max(axis=-1, keepdims=True) / INT16_SCALE
-    elif p == 2:
-        size = np.sqrt((wide * wide).sum(axis=-1, keepdims=True))
     else:
         largest = np.maximum(np.abs(wide).max(axis=-1, keepdims=True), np.finfo(np.float64).tiny)
         size = largest * ((np.abs(wide) / largest) ** p).sum(axis=-1, keepdims=True) ** (1 / p)

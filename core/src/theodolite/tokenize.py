@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import tokenizers
 
 from theodolite.errors import CheckpointError, RequestError
@@ -196,20 +195,19 @@ def batch(rows: Sequence[Row], profile: Profile, pad_id: int) -> Batch:
     import mlx.core as mx
 
     width = profile.width or max(len(row.input_ids) for row in rows)
-    left = profile.padding == "left"
-    input_ids = np.full((len(rows), width), pad_id, np.int32)  # [B, L]
-    attention_mask = np.zeros_like(input_ids)
-    typed = any(row.token_type_ids for row in rows)
-    token_type_ids = np.zeros_like(input_ids) if typed else None
-    for i, row in enumerate(rows):
-        real = slice(width - len(row.input_ids), width) if left else slice(0, len(row.input_ids))
-        input_ids[i, real] = row.input_ids
-        attention_mask[i, real] = 1
-        if token_type_ids is not None and row.token_type_ids is not None:
-            token_type_ids[i, real] = row.token_type_ids
+
+    def padded(part: tuple[int, ...], filler: int) -> tuple[int, ...]:
+        padding = (filler,) * (width - len(part))
+        return padding + part if profile.padding == "left" else part + padding
+
+    input_ids = [padded(row.input_ids, pad_id) for row in rows]
+    attention_mask = [padded((1,) * len(row.input_ids), 0) for row in rows]
+    token_type_ids = None
+    if any(row.token_type_ids for row in rows):
+        token_type_ids = mx.array([padded(row.token_type_ids or (), 0) for row in rows], mx.int32)
     return Batch(
-        mx.array(input_ids),
-        mx.array(attention_mask),
-        None if token_type_ids is None else mx.array(token_type_ids),
+        mx.array(input_ids, mx.int32),  # [B, L]
+        mx.array(attention_mask, mx.int32),
+        token_type_ids,
         tuple(row.image for row in rows),
     )

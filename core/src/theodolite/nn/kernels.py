@@ -7,7 +7,7 @@ speeds up every family at once. The table is chosen once, when the first model i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 

@@ -50,7 +50,9 @@ class Config:
         """
         hidden_size, heads = config.get("hidden_size", 768), config.get("num_attention_heads", 12)
         if hidden_size % heads:
-            raise CheckpointError(f"config.json: hidden_size {hidden_size} is no multiple of num_attention_heads {heads}")
+            raise CheckpointError(
+                f"config.json: hidden_size {hidden_size} is no multiple of num_attention_heads {heads}"
+            )
         act = config.get("hidden_act", "gelu")
         if act not in ACTIVATIONS:
             raise Unsupported(f"config.json: hidden_act {act!r} is not supported (supported: {', '.join(ACTIVATIONS)})")

@@ -121,7 +121,7 @@ class Attention(mlx_nn.Module):
         self._rope = Rope(config.ropes[kind])
 
     def __call__(self, x: mx.array, mask: Mask) -> mx.array:
-        b, length, width = x.shape
+        b, length, _ = x.shape
         qkv = self.Wqkv(x).reshape(b, length, 3, self._heads, -1)
         q, k, v = (qkv[:, :, i].swapaxes(1, 2) for i in range(3))  # [B, H, L, D / H]
         o = nn.attention(self._rope(q), self._rope(k), v, scale=q.shape[-1] ** -0.5, mask=mask)
