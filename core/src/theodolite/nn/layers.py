@@ -65,6 +65,15 @@ class RMSNorm(mlx_nn.RMSNorm):
         return kernels.active.rms_norm(x, self["weight"], self.eps)
 
 
+def begin(x: mx.array) -> None:
+    """Have MLX begin with ``x`` while Python still describes what comes after it; waits for nothing.
+
+    Called after the first layer of a stack: the others of a short text take as long to describe as to compute, and from
+    the first on both happen at once.
+    """
+    mx.async_eval(x)  # type: ignore[no-untyped-call]
+
+
 def attention(q: mx.array, k: mx.array, v: mx.array, *, scale: float, mask: Mask | None) -> mx.array:
     """Scaled dot-product attention over ``[B, H, L, D]``, heads joined: ``[B, L, H * D]``.
 

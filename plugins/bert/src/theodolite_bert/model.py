@@ -164,8 +164,10 @@ class Encoder(mlx_nn.Module):
         self.layer = [Layer(config) for _ in range(config.num_hidden_layers)]
 
     def __call__(self, x: mx.array, mask: masks.Mask) -> mx.array:
-        for layer in self.layer:
+        for i, layer in enumerate(self.layer):
             x = layer(x, mask)
+            if i == 0:
+                nn.begin(x)
         return x
 
 

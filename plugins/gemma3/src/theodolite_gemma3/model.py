@@ -10,7 +10,7 @@ import mlx.core as mx
 import mlx.nn as mlx_nn
 
 from theodolite.errors import CheckpointError, Unsupported
-from theodolite.nn import Embedding, Linear, attention, kernels, linears
+from theodolite.nn import Embedding, Linear, attention, begin, kernels, linears
 from theodolite.nn.masks import Mask
 from theodolite.nn.rope import Rope, RopeConfig
 from theodolite.values import Batch
@@ -184,8 +184,10 @@ class EmbeddingGemma(mlx_nn.Module):
         }
         # in full precision: rounding the scale to bfloat16, as some do, moves float32 vectors by 5e-4
         x = self.embed_tokens(batch.input_ids) * self._config.hidden_size**0.5  # [B, L, D]
-        for layer, kind in zip(self.layers, self._config.layer_types, strict=True):
+        for i, (layer, kind) in enumerate(zip(self.layers, self._config.layer_types, strict=True)):
             x = layer(x, kinds[kind])
+            if i == 0:
+                begin(x)
         return self.norm(x)
 
     def project(self, pooled: mx.array) -> mx.array:

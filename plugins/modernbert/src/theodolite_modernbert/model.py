@@ -171,6 +171,8 @@ class ModernBert(mlx_nn.Module):
     def __call__(self, batch: Batch) -> mx.array:
         kinds = {FULL: Mask(batch.attention_mask), SLIDING: Mask(batch.attention_mask, window=self._config.window)}
         x = self.embeddings(batch.input_ids)
-        for layer, kind in zip(self.layers, self._config.layer_types, strict=True):
+        for i, (layer, kind) in enumerate(zip(self.layers, self._config.layer_types, strict=True)):
             x = layer(x, kinds[kind])
+            if i == 0:
+                nn.begin(x)
         return self.final_norm(x)
