@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 
@@ -95,9 +96,13 @@ void pack_columns(const float* v, long v_row, long k, long n, float* panels) {
   for (long first = 0; first < n; first += PANEL) {
     long wide = std::min(PANEL, n - first);
     for (long i = 0; i < k; i++) {
+      const float* from = v + i * v_row + first;
       float* to = panels + first * k + i * PANEL;
-      std::copy_n(v + i * v_row + first, wide, to);
-      std::fill_n(to + wide, PANEL - wide, 0.0f);
+      if (wide == PANEL) {
+        std::memcpy(to, from, PANEL * sizeof(float));  // of a known size, so no call
+      } else {
+        std::fill(std::copy_n(from, wide, to), to + PANEL, 0.0f);
+      }
     }
   }
 }

@@ -205,7 +205,8 @@ void Attention::block(
   const float* queries = q + first * q_row;
   if (k.panels != nullptr) {
     Rows from = readable(*tiles(), queries, q_row, rows, width, false);
-    multiply(*tiles(), from.data, from.step, k.panels + low * width, PANEL * width, scores, step, rows, keys, width);
+    long whole = blocks(keys, PANEL) * PANEL;  // there is room for it, and nothing to be written apart
+    multiply(*tiles(), from.data, from.step, k.panels + low * width, PANEL * width, scores, step, rows, whole, width);
   } else {
     sgemm(
         ROWS, PLAIN, TURNED, rows, keys, width, 1.0f, queries, q_row, k.data + low * k.row, k.row, 0.0f, scores, step);
