@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import tokenizers
 
@@ -56,6 +57,12 @@ def test_token_ids_are_cut_from_the_right_verbatim(tokenizer: Tokenizer) -> None
     row = encode(tokenizer, Prompt(ids=tuple(range(20, 40))))
     assert row.input_ids == tuple(range(20, 28))
     assert row.truncated == 12
+
+
+def test_token_ids_of_a_plugin_may_be_numpys(tokenizer: Tokenizer) -> None:
+    row = encode(tokenizer, Prompt(ids=tuple(np.arange(20, 24))))
+    assert row.input_ids == (20, 21, 22, 23)
+    assert {type(i) for i in row.input_ids} == {int}
 
 
 def test_prefix_and_suffix_survive(tokenizer: Tokenizer) -> None:

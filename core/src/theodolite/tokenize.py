@@ -157,7 +157,7 @@ def _plain(tokenizer: Tokenizer, encoding: tokenizers.Encoding, limit: int) -> R
 
 def _row(tokenizer: Tokenizer, prompt: Prompt, limit: int) -> Row:
     if prompt.ids is not None:
-        ids = prompt.ids[:limit]
+        ids = tuple(int(i) for i in prompt.ids[:limit])  # a plugin's may be NumPy's, which MLX does not take
         counted = len(ids) if prompt.prompt_tokens is None else prompt.prompt_tokens
         return Row(ids, None, prompt.image, counted, len(prompt.ids) - len(ids) + prompt.truncated)
     if prompt.pair is not None:

@@ -13,7 +13,7 @@ import mlx.nn as mlx_nn
 
 from theodolite.errors import CheckpointError, Unsupported
 from theodolite.nn import kernels
-from theodolite.nn.layers import Embedding, Linear, RMSNorm, attention, begin, linears
+from theodolite.nn.layers import Embedding, Linear, RMSNorm, attention, linears
 from theodolite.nn.masks import Mask
 from theodolite.nn.rope import Rope, RopeConfig
 
@@ -204,8 +204,6 @@ class Decoder(mlx_nn.Module):
             if window not in narrowed:
                 narrowed[window] = Mask(mask.attention_mask, causal=mask.causal, window=window)
             x = layer(x, narrowed[window], positions)
-            if i == 0:
-                begin(x)
             if added is not None and i in added:
                 x = x + added[i]
         return self.norm(x)

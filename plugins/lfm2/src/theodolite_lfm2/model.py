@@ -9,7 +9,7 @@ import mlx.core as mx
 import mlx.nn as mlx_nn
 
 from theodolite.errors import CheckpointError
-from theodolite.nn import Embedding, Linear, RMSNorm, attention, begin, kernels, linears
+from theodolite.nn import Embedding, Linear, RMSNorm, attention, kernels, linears
 from theodolite.nn.masks import Mask
 from theodolite.nn.rope import Rope, RopeConfig
 from theodolite.values import Batch
@@ -184,8 +184,6 @@ class Lfm2(mlx_nn.Module):
     def __call__(self, batch: Batch) -> mx.array:
         mask = Mask(batch.attention_mask)
         x = self.embed_tokens(batch.input_ids)
-        for i, layer in enumerate(self.layers):
+        for layer in self.layers:
             x = layer(x, mask)
-            if i == 0:
-                begin(x)
         return self.embedding_norm(x)
