@@ -24,11 +24,18 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 BF16 = "theodolite-bfloat16"
 ENGINES = ("theodolite", BF16, "sentence-transformers", "onnxruntime", "mlx-embeddings")
+"""Measured unless --engines says otherwise; llama.cpp is not: its package is built from source, with a compiler."""
 REQUIREMENTS = {
     "sentence-transformers": "requirements-torch.txt",
     "onnxruntime": "requirements-onnxruntime.txt",
+    "llama.cpp": "requirements-llama-cpp.txt",
     "mlx-embeddings": "requirements-mlx-embeddings.txt",
 }
+EXPORTS = {
+    "onnxruntime": ("sentence-transformers", "export_onnx.py", ".onnx", "BENCH_ONNX"),
+    "llama.cpp": ("llama.cpp", "export_gguf.py", ".gguf", "BENCH_GGUF"),
+}
+"""Engines that need the checkpoint in a format of their own: whose venv writes it, by what, its suffix, where it is."""
 SLOW = {"mlx-embeddings": 32}
 """Engines that are given fewer texts a round: on the plain wheel for a CPU more would take minutes."""
 SHORT = "How is the weather in Paris today?"
@@ -138,13 +145,15 @@ def main() -> None:
     environment = {key: value for key, value in os.environ.items() if key not in UNSET}
     environment |= {"BENCH_THREADS": str(args.threads), "OMP_NUM_THREADS": str(args.threads), "HF_HUB_OFFLINE": "1"}
     environment["TOKENIZERS_PARALLELISM"] = "true"
-    if "onnxruntime" in engines:
-        exported = args.venvs / f"{checkpoint.name}.onnx"
-        if not exported.exists():
-            exported.parent.mkdir(parents=True, exist_ok=True)
-            command = [pythons["sentence-transformers"], str(HERE / "export_onnx.py"), str(checkpoint), str(exported)]
-            subprocess.run(command, check=True, capture_output=True)
-        environment["BENCH_ONNX"] = str(exported)
+    for engine in engines:
+        if engine in EXPORTS:
+            writer, script, suffix, variable = EXPORTS[engine]
+            exported = args.venvs / f"{checkpoint.name}{suffix}"
+            if not exported.exists():
+                exported.parent.mkdir(parents=True, exist_ok=True)
+                python = interpreter(writer, args.venvs, given)
+                subprocess.run([python, str(HERE / script), str(checkpoint), str(exported)], check=True)
+            environment[variable] = str(exported)
     running = {name: Engine(name, pythons[name], checkpoint, environment) for name in engines}
     sentences = texts(args.texts)
     wanted = np.array(running["theodolite"].embed(sentences[:32], vectors=True)["vectors"])

@@ -2,7 +2,7 @@
 
     python worker.py ENGINE CHECKPOINT
 
-ENGINE: theodolite | theodolite-bfloat16 | sentence-transformers | onnxruntime | mlx-embeddings
+ENGINE: theodolite | theodolite-bfloat16 | sentence-transformers | onnxruntime | llama.cpp | mlx-embeddings
 
 Every engine takes texts and gives normalized numpy vectors, tokenizing included, on the number of threads in
 BENCH_THREADS. Imported by nothing of the project; each engine's own venv is enough.
@@ -76,6 +76,17 @@ def onnxruntime(checkpoint: str) -> Embed:
     return embed
 
 
+def llama_cpp(checkpoint: str) -> Embed:
+    """The model written by export_gguf.py. Larger batches are slower: rows of one batch are masked, not kept apart."""
+    from llama_cpp import LLAMA_POOLING_TYPE_MEAN, Llama
+
+    model = Llama(
+        os.environ["BENCH_GGUF"], embedding=True, n_ctx=256, n_batch=256, n_ubatch=256, n_threads=THREADS,
+        n_threads_batch=THREADS, pooling_type=LLAMA_POOLING_TYPE_MEAN, verbose=False,
+    )  # fmt: skip
+    return lambda texts: np.array(model.embed(texts, normalize=True, truncate=True), np.float32)
+
+
 def mlx_embeddings(checkpoint: str) -> Embed:
     import mlx.core as mx
     from mlx_embeddings import load
@@ -101,6 +112,7 @@ ENGINES = {
     "theodolite-bfloat16": lambda checkpoint: theodolite(checkpoint, dtype="bfloat16"),
     "sentence-transformers": sentence_transformers,
     "onnxruntime": onnxruntime,
+    "llama.cpp": llama_cpp,
     "mlx-embeddings": mlx_embeddings,
 }
 
