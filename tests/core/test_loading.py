@@ -181,6 +181,47 @@ def test_a_mode_this_mlx_does_not_know_is_named(write) -> None:
         theodolite.load(folder)
 
 
+@pytest.mark.parametrize("stored", [mx.uint8, mx.int8, mx.int32])
+def test_numbers_that_are_no_floats(write, stored: mx.Dtype) -> None:
+    """What MLX reads 8-bit floats as is bytes, which would load as numbers of their own."""
+    folder = write()
+    name = "encoder.layer.0.output.dense.weight"
+    rewrite(folder, lambda found: {**found, name: found[name].astype(stored)})
+    with pytest.raises(CheckpointError, match=rf"output\.dense\.weight is read as {str(stored).rsplit('.', 1)[-1]}"):
+        theodolite.load(folder)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"mode": "mxfp4", "group_size": 32, "bits": 4, "encoder.layer.0.output.dense": {"bits": 4, "group_size": 64}},
+        {"group_size": 64, "bits": 4, "some.other.name": {"group_size": 32, "bits": 8, "mode": "mxfp8"}},
+        {"mode": "nvfp4", "group_size": 16, "bits": 4, "encoder.layer.0.output.dense": {"mode": "affine"}},
+    ],
+)
+def test_the_mode_of_a_layer_follows_from_its_tensors(write, block) -> None:
+    packed, unpacked = write(), write()
+    stem = "encoder.layer.0.output.dense"
+    parts = mx.quantize(mx.load(str(packed / WEIGHTS))[f"{stem}.weight"], group_size=32, bits=4)
+    own = dict(zip((f"{stem}.weight", f"{stem}.scales", f"{stem}.biases"), parts, strict=True))
+    rewrite(packed, lambda found: {**found, **own}, {"quantization": block})
+    full = mx.dequantize(*parts, group_size=32, bits=4)
+    rewrite(unpacked, lambda found: {**found, f"{stem}.weight": full})
+    wanted = theodolite.load(unpacked).embed(["the cat"]).vectors
+    np.testing.assert_allclose(theodolite.load(packed).embed(["the cat"]).vectors, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("said", ["affine", "mxfp8", "nvfp4"])
+def test_a_block_that_names_another_mode(write, said: str) -> None:
+    folder = write()
+    stem = "encoder.layer.0.output.dense"
+    weight, scales = mx.quantize(mx.load(str(folder / WEIGHTS))[f"{stem}.weight"], mode="mxfp4")
+    block = {"quantization": {"mode": said}}
+    rewrite(folder, lambda found: {**found, f"{stem}.weight": weight, f"{stem}.scales": scales}, block)
+    with pytest.raises(CheckpointError, match=f"mode 'mxfp4', config.json says {said}"):
+        theodolite.load(folder)
+
+
 @pytest.mark.parametrize("mode", ["mxfp4", "nvfp4", "mxfp8"])
 def test_floating_point_modes(write, mode: str) -> None:
     packed, unpacked = write(), write()

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from theodolite.errors import Unsupported
+from theodolite.errors import CheckpointError, Unsupported
 from theodolite.nn.rope import Rope, RopeConfig, Sections
 
 LLAMA3 = {
@@ -98,13 +98,39 @@ def test_yarn_magnitude(extra, expected) -> None:
     [
         {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
         {"rope_scaling": {"rope_type": "longrope", "factor": 2.0}},
-        {"rope_scaling": {"type": "linear"}},
         {"partial_rotary_factor": 0.5},
     ],
 )
 def test_what_is_not_served_is_refused(config) -> None:
     with pytest.raises(Unsupported):
         RopeConfig.of(config, 32)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"rope_scaling": {"type": "linear"}},
+        {"rope_scaling": {"type": "yarn", "original_max_position_embeddings": 64}},
+        {"rope_scaling": {"type": "yarn", "factor": 4.0}},
+        {"rope_scaling": {"type": "llama3", "factor": 4.0}},
+        {"rope_scaling": {"type": "linear", "factor": 4.0}, "rope_parameters": {"rope_theta": 5000.0}},
+    ],
+)
+def test_keys_that_are_missing_or_contradict_each_other(config) -> None:
+    with pytest.raises(CheckpointError, match="rope"):
+        RopeConfig.of(config, 32)
+
+
+def test_both_spellings_that_say_the_same() -> None:
+    new = {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0}
+    found = RopeConfig.of({"rope_parameters": new, "rope_scaling": {"type": "linear", "factor": 4.0}}, 32)
+    assert found == RopeConfig.of({"rope_parameters": new}, 32)
+
+
+def test_the_original_length_beside_the_block_wins() -> None:
+    block = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    both = RopeConfig.of({"rope_parameters": block, "original_max_position_embeddings": 128}, 32)
+    assert both == RopeConfig.of({"rope_parameters": {**block, "original_max_position_embeddings": 128}}, 32)
 
 
 def by_hand(x: np.ndarray, angles: np.ndarray) -> np.ndarray:

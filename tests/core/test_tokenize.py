@@ -53,6 +53,25 @@ def test_a_special_token_spelled_in_a_text_is_not_the_trailing_one(tokenizer: To
     assert list(row.input_ids[:3]) == tokenizer.encode("the cat [SEP]")[:3]
 
 
+@pytest.mark.parametrize("beyond", [0, 1, 100_000])
+def test_padding_that_the_table_does_not_hold(write, beyond: int) -> None:
+    """A padding token that was added without resizing the table: what lies behind the table must not be read."""
+    folder = write()
+    texts = ["the cat", "the cat sat on a mat and more rain"]
+    wanted = theodolite.load(folder).embed(texts).vectors
+    config = json.loads((folder / "config.json").read_text())
+    backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend.add_special_tokens(
+        [f"[unused{i}]" for i in range(config["vocab_size"] + beyond - backend.get_vocab_size())]
+    )
+    backend.add_special_tokens(["[FILL]"])
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"pad_token": "[FILL]"}))
+    embedder = theodolite.load(folder)
+    assert embedder.tokenizer.pad_id == config["vocab_size"] + beyond
+    np.testing.assert_allclose(embedder.embed(texts).vectors, wanted, atol=1e-6)
+
+
 def test_token_ids_are_cut_from_the_right_verbatim(tokenizer: Tokenizer) -> None:
     row = encode(tokenizer, Prompt(ids=tuple(range(20, 40))))
     assert row.input_ids == tuple(range(20, 28))

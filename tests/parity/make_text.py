@@ -228,6 +228,10 @@ def decoders() -> None:
     embedder(
         "qwen3", "qwen3_window", made(Qwen3Model, Qwen3Config, windowed), windowed, QWEN, "lasttoken", files=tokens
     )
+    both_ways = {**windowed, "is_causal": False}
+    embedder(
+        "qwen3", "qwen3_both_ways", made(Qwen3Model, Qwen3Config, both_ways), both_ways, QWEN, "lasttoken", files=tokens
+    )
     prefix = (
         "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
         'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
@@ -248,6 +252,11 @@ def decoders() -> None:
         lambda out: round(float(out[0, -1, yes] - out[0, -1, no]), 6), (None, "Judge by the weather"),
         tied=("lm_head.",),
     )  # fmt: skip
+    # said to be tied, stored with a head of its own: what transformers reads then is the head
+    untied = made(Qwen3ForCausalLM, Qwen3Config, {**qwen, "tie_word_embeddings": False})
+    reranker(
+        "qwen3_own_head", untied, qwen, answers, recipe, lambda out: round(float(out[0, -1, yes] - out[0, -1, no]), 6)
+    )
 
     gemma = settings(
         "Gemma3TextModel", "gemma3_text", vocab_size=vocabulary(GEMMA), num_key_value_heads=1, head_dim=32,

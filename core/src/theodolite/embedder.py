@@ -77,21 +77,26 @@ class Embedder(Engine):
         vectors = self.run(rows, batch_size or self.profile.batch_size or BATCH_SIZE, progress)
         return self.finish(rows, vectors, dimensions=dimensions, embd_normalize=embd_normalize)
 
-    def embed_query(self, text: str, **options: Any) -> np.ndarray:
+    def embed_query(self, text: str, *, instruction: str | None = None, **options: Any) -> np.ndarray:
         """Embed one search query with the checkpoint's own ``query`` prompt, where it has one."""
-        vector: np.ndarray = self.embed([text], prompt_name=self.prompt_for("query"), **options).vectors[0]
+        name = self.prompt_for("query", instruction)
+        vector: np.ndarray = self.embed([text], prompt_name=name, instruction=instruction, **options).vectors[0]
         return vector
 
-    def embed_document(self, text: str, **options: Any) -> np.ndarray:
+    def embed_document(self, text: str, *, instruction: str | None = None, **options: Any) -> np.ndarray:
         """Embed one document with the checkpoint's own ``document`` prompt, where it has one."""
-        vector: np.ndarray = self.embed([text], prompt_name=self.prompt_for("document"), **options).vectors[0]
+        name = self.prompt_for("document", instruction)
+        vector: np.ndarray = self.embed([text], prompt_name=name, instruction=instruction, **options).vectors[0]
         return vector
 
-    def prompt_for(self, input_type: str) -> str | None:
+    def prompt_for(self, input_type: str, instruction: str | None = None) -> str | None:
         """The name of the checkpoint's own prompt for what an input is, None where it has none.
 
         :param input_type: ``query``, ``document``, as clients spell them, or a prompt's name in any case.
+        :param instruction: what the user gives; where the family has a place for it, it stands instead of the prompt.
         """
+        if instruction and self.profile.instruction:
+            return None
         wanted = INPUT_TYPES.get(input_type.lower(), (input_type.lower(),))
         return next((name for kind in wanted for name in self.prompts if name.lower() == kind), None)
 
@@ -100,13 +105,17 @@ class Embedder(Engine):
     ) -> tuple[list[Item], str | None]:
         """Items and instruction with one of the checkpoint's prompts: before every text, or as the instruction.
 
-        :raises RequestError: if the checkpoint has no prompt of that name.
+        :raises RequestError: if the checkpoint has no prompt of that name, or both would be put before a text.
         """
         if prompt_name is None:
             return list(items), instruction
         before = sentence_transformers.prompt(self.checkpoint, prompt_name)
         if self.profile.named_prompts == "instruction":
             return list(items), instruction or before
+        if instruction and self.profile.instruction:
+            raise RequestError(
+                f"an instruction and the prompt {prompt_name!r} both stand before a text; give one of them"
+            )
         return [TextItem(before + item.text) if isinstance(item, TextItem) else item for item in items], instruction
 
     def check(self, dimensions: int | None, embd_normalize: int | None) -> None:

@@ -60,6 +60,7 @@ class Engine:
         self.pooling = resolve_pooling(checkpoint, self.profile, options.pooling)
         self.max_length = limits.max_length(checkpoint, self.profile, options.max_length)
         self.tokenizer = tokenize.Tokenizer(checkpoint)
+        self._filler = tokenize.filler(self.tokenizer, self.profile)
         self._check_room()
         kernels.choose(options.kernels)
         mx.set_cache_limit(CACHE_LIMIT)
@@ -109,7 +110,7 @@ class Engine:
 
         :raises InvalidResult: if any number is not finite.
         """
-        batch = tokenize.batch(rows, self.profile, self.tokenizer.pad_id)
+        batch = tokenize.batch(rows, self.profile, self._filler)
         hidden = self.family.forward(self.model, batch).astype(mx.float32)
         pooled = self.family.pool(self.model, hidden, batch, self.pooling).astype(mx.float32)
         self._check_shape(tuple(pooled.shape), len(rows), batch.input_ids.shape[1])

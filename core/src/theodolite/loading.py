@@ -27,7 +27,7 @@ def model(family: Family, checkpoint: Checkpoint, dtype: str = "auto") -> mlx_nn
 
     :param dtype: ``auto`` computes in float32 on a CPU and as stored on a GPU; else a name of `DTYPES`. On a CPU a half
         format is that of the matrices of linear layers alone: everything between them is computed in float32.
-    :raises CheckpointError: for a missing, left-over or misshapen tensor, named.
+    :raises CheckpointError: for a missing, left-over or misshapen tensor, or one that is not of floats, named.
     """
     built = family.build(checkpoint)
     weights = family.sanitize(checkpoint, checkpoint.weights())
@@ -63,6 +63,13 @@ def _match(checkpoint: Checkpoint, parameters: dict[str, Any], weights: dict[str
         if found != wanted:
             raise CheckpointError(
                 f"{checkpoint.path}: tensor {name} has shape {list(found)}, config.json asks for {list(wanted)}"
+            )
+        floating = mx.issubdtype(weights[name].dtype, mx.floating)
+        if mx.issubdtype(parameter.dtype, mx.floating) and not floating:
+            stored = str(weights[name].dtype).removeprefix("mlx.core.")
+            raise CheckpointError(
+                f"{checkpoint.path}: tensor {name} is read as {stored}, without scales that would say what its numbers "
+                "mean (8-bit floats are not supported); float32, float16 or bfloat16 was expected"
             )
 
 

@@ -125,6 +125,23 @@ def _load(file: Any) -> tokenizers.Tokenizer:
     return backend
 
 
+def filler(tokenizer: Tokenizer, profile: Profile) -> int:
+    """The token id that pads rows: the tokenizer's, or 0 where the model's table does not hold it.
+
+    A table is often not resized after a padding token was added; where padding is masked, any token will do.
+
+    :raises CheckpointError: where padding is not masked.
+    """
+    if tokenizer.pad_id < profile.vocab_size:
+        return tokenizer.pad_id
+    if not profile.masked:
+        raise CheckpointError(
+            f"the padding token has id {tokenizer.pad_id}, which is >= vocab_size {profile.vocab_size}, and this "
+            "family attends to padding"
+        )
+    return 0
+
+
 def rows(tokenizer: Tokenizer, prompts: Sequence[Prompt], limit: int, vocab_size: int) -> list[Row]:
     """Tokenize and truncate prompts. Any thread.
 

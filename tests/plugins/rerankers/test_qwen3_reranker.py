@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import theodolite
-from theodolite.errors import CheckpointError, UnknownFamily
+from theodolite.errors import CheckpointError, UnknownFamily, Unsupported
 from theodolite.testing import tiny
 from theodolite.values import Pair, TextItem
 
@@ -71,7 +71,7 @@ def logits(folder: Path, recipe: dict[str, Any]) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("stated", "stored", "own"),
-    [(True, True, False), (True, False, False), (False, True, True), (None, True, True), (None, False, False)],
+    [(True, True, True), (True, False, False), (False, True, True), (None, True, True), (None, False, False)],
 )
 def test_which_head_is_read(
     tmp_path: Path, recipe: dict[str, Any], stated: bool | None, stored: bool, own: bool
@@ -95,6 +95,43 @@ def test_answers_of_several_tokens(tmp_path: Path, recipe: dict[str, Any]) -> No
     recipe["tokenizer"]["special"] = [token for token in recipe["tokenizer"]["special"] if token != "yes"]
     with pytest.raises(CheckpointError, match="'yes' should be a single token"):
         load(tmp_path, recipe)
+
+
+def test_a_classifier_is_not_asked_for_yes_or_no(tmp_path: Path, recipe: dict[str, Any]) -> None:
+    config = recipe["files"]["config.json"]
+    config["architectures"] = ["Qwen3ForSequenceClassification"]
+    recipe["shapes"]["score.weight"] = [2, config["hidden_size"]]
+    with pytest.raises(UnknownFamily, match="Qwen3ForSequenceClassification"):
+        load(tmp_path, recipe)
+
+
+LOGIT_SCORE = {
+    "modules.json": [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
+        {
+            "idx": 1,
+            "name": "1",
+            "path": "1_LogitScore",
+            "type": "sentence_transformers.cross_encoder.modules.LogitScore",
+        },
+    ]
+}
+
+
+@pytest.mark.parametrize("false", ["no", "cat", None])
+def test_the_tokens_that_sentence_transformers_reads(tmp_path: Path, recipe: dict[str, Any], false: str | None) -> None:
+    tokenizer = tiny.tokenizer(recipe["tokenizer"])
+    plain = logits(tmp_path / "plain", recipe)
+    settings = {
+        "true_token_id": tokenizer.token_to_id("yes"),
+        "false_token_id": tokenizer.token_to_id("no") if false == "no" else (5 if false else None),
+    }
+    recipe["files"] |= {**LOGIT_SCORE, "1_LogitScore/config.json": settings}
+    if false == "no":
+        np.testing.assert_array_equal(logits(tmp_path / "module", recipe), plain)
+    else:
+        with pytest.raises(Unsupported, match=r"1_LogitScore/config\.json: true_token_id"):
+            load(tmp_path / "module", recipe)
 
 
 def test_it_is_no_embedder(tmp_path: Path, recipe: dict[str, Any]) -> None:

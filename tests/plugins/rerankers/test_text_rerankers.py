@@ -33,3 +33,11 @@ class TestQwen3Reranker(FamilyTests):
     plugin = theodolite_rerankers.qwen3
     name = "qwen3-reranker"
     golden = GOLDEN / "qwen3.json"
+
+
+class TestQwen3RerankerWithItsOwnHead(FamilyTests):
+    """``tie_word_embeddings: true``, and all the same a head in the file."""
+
+    plugin = theodolite_rerankers.qwen3
+    name = "qwen3-reranker"
+    golden = GOLDEN / "qwen3_own_head.json"

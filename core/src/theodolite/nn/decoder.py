@@ -12,12 +12,13 @@ import mlx.core as mx
 import mlx.nn as mlx_nn
 
 from theodolite.errors import CheckpointError, Unsupported
-from theodolite.nn import kernels
+from theodolite.nn import kernels, masks, rope
 from theodolite.nn.layers import Embedding, Linear, RMSNorm, attention, linears
 from theodolite.nn.masks import Mask
 from theodolite.nn.rope import Rope, RopeConfig
 
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
+FULL, SLIDING = "full_attention", "sliding_attention"
 REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 
 
@@ -42,14 +43,27 @@ class Config:
     mlp_bias: bool = False
     windows: tuple[int | None, ...] = ()
     """Per layer, keys with ``|q - k| >= window`` are blocked; None for full attention. Empty: all full."""
+    causal: bool = True
+    """What `Decoder.mask` gives: false where config.json says ``is_causal: false``."""
     position_scale: tuple[float, int] | None = None
     """Ministral 3: queries times ``1 + beta * ln(1 + floor(position / original_max_positions))`` (Llama 4)."""
 
     @classmethod
-    def of(cls, config: dict[str, Any]) -> Config:
-        """Read a (text) config.json by its ``model_type``.
+    def of(
+        cls,
+        config: dict[str, Any],
+        *,
+        qk_norm: bool = False,
+        qkv_bias: bool | None = None,
+        windowed: bool = False,
+        max_window_layers: int = 0,
+    ) -> Config:
+        """Read a (text) config.json; what its keys do not say, the family does.
 
-        :raises CheckpointError: for a missing key.
+        :param qkv_bias: biases of these three projections alone; None follows ``attention_bias``, as the output does.
+        :param windowed: whether the family's layers may be windowed; a Llama ignores such keys.
+        :param max_window_layers: how many layers are full by default, where ``use_sliding_window`` is set alone.
+        :raises CheckpointError: for a missing key, or keys that contradict each other.
         :raises Unsupported: for an activation or a rope scaling that is not served.
         """
         if missing := [key for key in REQUIRED if config.get(key) is None]:
@@ -57,11 +71,9 @@ class Config:
         act = config.get("hidden_act") or "silu"
         if act not in ACTIVATIONS:
             raise Unsupported(f"config.json: hidden_act {act!r} is not supported (supported: {', '.join(ACTIVATIONS)})")
-        model_type = str(config.get("model_type") or "")
         heads, hidden_size = config["num_attention_heads"], config["hidden_size"]
         head_dim = config.get("head_dim") or hidden_size // heads
         bias = bool(config.get("attention_bias"))
-        qwen2 = model_type.startswith(("qwen2", "colqwen2"))
         return cls(
             vocab_size=config["vocab_size"],
             hidden_size=hidden_size,
@@ -73,34 +85,48 @@ class Config:
             rms_norm_eps=float(config.get("rms_norm_eps") or 1e-6),
             rope=RopeConfig.of(config, head_dim),
             act=ACTIVATIONS[act],
-            qk_norm=model_type.startswith("qwen3"),
-            qkv_bias=qwen2 or bias,
-            o_bias=bias and not qwen2,
+            qk_norm=qk_norm,
+            qkv_bias=bias if qkv_bias is None else qkv_bias,
+            o_bias=bias if qkv_bias is None else False,
             mlp_bias=bool(config.get("mlp_bias")),
-            windows=_windows(config),
+            windows=_windows(config, max_window_layers) if windowed else (),
+            causal=config.get("is_causal") is not False,
             position_scale=_position_scale(config),
         )
 
 
-def _windows(config: dict[str, Any]) -> tuple[int | None, ...]:
+def _windows(config: dict[str, Any], max_window_layers: int) -> tuple[int | None, ...]:
     kinds, window, count = config.get("layer_types"), config.get("sliding_window"), config["num_hidden_layers"]
-    if window is None or config.get("use_sliding_window") is False:
+    used = config.get("use_sliding_window")
+    if kinds:
+        if len(kinds) != count:
+            raise CheckpointError(f"config.json: layer_types names {len(kinds)} layers, num_hidden_layers is {count}")
+        if unknown := set(kinds) - {FULL, SLIDING}:
+            raise Unsupported(f"config.json: layer_types {min(unknown)!r} is not supported ({FULL}, {SLIDING} are)")
+        if SLIDING in kinds and (window is None or used is False):
+            raise CheckpointError(
+                "config.json: layer_types has sliding layers, but sliding_window is not set or not used"
+            )
+    elif used and "sliding_window" not in config:
+        raise CheckpointError("config.json: use_sliding_window is set, sliding_window is missing")
+    elif window is None or not used:
         return ()
-    if not kinds:
-        if not config.get("use_sliding_window"):
-            return ()
-        full = config.get("max_window_layers")  # Qwen before layer_types: the first layers see everything
-        kinds = ["sliding_attention" if i >= (28 if full is None else full) else "full_attention" for i in range(count)]
-    if len(kinds) != count:
-        raise CheckpointError(f"config.json: layer_types names {len(kinds)} layers, num_hidden_layers is {count}")
-    return tuple(int(window) if kind == "sliding_attention" else None for kind in kinds)
+    else:  # Qwen before layer_types: the first layers see everything
+        full = config.get("max_window_layers")
+        kinds = [SLIDING if i >= (max_window_layers if full is None else full) else FULL for i in range(count)]
+    if SLIDING not in kinds or window is None:
+        return ()
+    # without a causal mask the reference counts the window inclusively
+    size = int(window) + (config.get("is_causal") is False)
+    return tuple(size if kind == SLIDING else None for kind in kinds)
 
 
 def _position_scale(config: dict[str, Any]) -> tuple[float, int] | None:
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    beta, original = given.get("llama_4_scaling_beta"), given.get("original_max_position_embeddings")
+    given = rope.parameters(config)
+    beta = given.get("llama_4_scaling_beta")
     if not beta:
         return None
+    original = given.get("original_max_position_embeddings") or config.get("max_position_embeddings")
     if not original:
         raise CheckpointError("config.json: llama_4_scaling_beta needs original_max_position_embeddings beside it")
     return float(beta), int(original)
@@ -182,6 +208,11 @@ class Decoder(mlx_nn.Module):
         self.layers = [Layer(config) for _ in range(config.num_hidden_layers)]
         self.norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self._windows = config.windows or (None,) * config.num_hidden_layers
+        self._causal = config.causal
+
+    def mask(self, attention_mask: mx.array) -> Mask:
+        """The mask of the decoder's own kind: causal, unless config.json says ``is_causal: false``."""
+        return masks.causal(attention_mask) if self._causal else masks.padding(attention_mask)
 
     def __call__(
         self,

@@ -2,8 +2,9 @@
 
 Whether a layer is quantized is decided by its ``.scales`` alone, and bits and group size by the shapes of its tensors:
 the packed width is ``in * bits / 32`` and the scales' width ``in / group_size``, and ``in`` is known from the model. So
-per-layer entries of the ``quantization`` block hold whatever prefix they are written with. Only ``mode`` is read there,
-and that the shapes are not what the block's bits and group size give for another width.
+per-layer entries of the ``quantization`` block hold whatever prefix they are written with. The mode follows from the
+tensors too (`MODES`). The block is only held against all that: it has to name the mode, and its bits and group size
+must not make the same shapes out of another width.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from theodolite.checkpoint import Checkpoint
 
 WORD = 32
+MODES = {(4, 32): "mxfp4", (8, 32): "mxfp8", (4, 16): "nvfp4"}
+"""The modes whose scales are bytes, by bits and group size; affine ones are floats."""
 BITS, GROUP_SIZES = (2, 3, 4, 5, 6, 8), (32, 64, 128)
 FEW_ROWS = 32
 """A layer with fewer rows (two answers of a head) is unpacked on every device, as a packed product gains nothing."""
@@ -62,9 +65,11 @@ def _settings(
         raise CheckpointError(f"{checkpoint.path}: {stem}.scales has no {stem}.weight beside it")
     if parameter is None:
         raise CheckpointError(f"{checkpoint.path}: tensor {stem}.scales has no place in the model")
-    mode = _mode(stem, checkpoint)
-    width, packed, groups = parameter.shape[-1], weight.shape[-1], weights[f"{stem}.scales"].shape[-1]
+    scales = weights[f"{stem}.scales"]
+    width, packed, groups = parameter.shape[-1], weight.shape[-1], scales.shape[-1]
     bits, group_size = packed * WORD // width, width // groups
+    mode = "affine" if mx.issubdtype(scales.dtype, mx.floating) else MODES.get((bits, group_size), "unknown")
+    _check_mode(stem, mode, checkpoint)
     fits = packed * WORD == bits * width and groups * group_size == width and weight.dtype == mx.uint32
     if mode == "affine":
         fits = fits and bits in BITS and group_size in GROUP_SIZES
@@ -89,19 +94,18 @@ def _another_width(bits: int, group_size: int, packed: int, groups: int, checkpo
     return bool(packed * WORD == said_bits * said_group * groups)
 
 
-def _mode(stem: str, checkpoint: Checkpoint) -> str:
+def _check_mode(stem: str, mode: str, checkpoint: Checkpoint) -> None:
     block = checkpoint.quantization
-    own = next((v for k, v in block.items() if isinstance(v, dict) and _same(k, stem)), {})
-    mode = str(own.get("mode") or block.get("mode") or "affine")
-    try:
-        mx.quantize(mx.zeros((32, 64)), mode=mode)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise Unsupported(
-            f"{checkpoint.path}: quantization mode {mode!r} is not supported by this MLX: {error}"
-        ) from None
-    return mode
-
-
-def _same(key: str, stem: str) -> bool:
-    """Whether a per-layer key names this layer; either may carry a prefix that the other lacks."""
-    return key == stem or key.endswith(f".{stem}") or stem.endswith(f".{key}")
+    entries = [block, *(entry for entry in block.values() if isinstance(entry, dict))]
+    said = sorted({str(entry.get("mode") or "affine") for entry in entries})
+    for name in said:
+        try:
+            mx.quantize(mx.zeros((32, 64)), mode=name)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise Unsupported(
+                f"{checkpoint.path}: quantization mode {name!r} is not supported by this MLX: {error}"
+            ) from None
+    if mode not in said:
+        raise CheckpointError(
+            f"{checkpoint.path}: {stem}.scales are those of mode {mode!r}, config.json says {', '.join(said)}"
+        )

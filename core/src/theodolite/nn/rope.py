@@ -14,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from theodolite.errors import Unsupported
+from theodolite.errors import CheckpointError, Unsupported
 from theodolite.nn import kernels
 
 DEFAULT_BASE = 10_000.0
@@ -64,9 +64,9 @@ class RopeConfig:
         :param layer_type: for configurations that give parameters per layer type, such as ``full_attention``.
         :param base: where the configuration names none.
         :raises Unsupported: for a kind of scaling that is not served, or layer types that differ where one is wanted.
+        :raises CheckpointError: for keys that contradict each other, or one that the kind of scaling needs.
         """
-        given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        given = _of_layers(given, layer_type)
+        given = _of_layers(parameters(config), layer_type)
         kind = given.get("rope_type") or given.get("type") or "default"
         if kind == "mrope":
             kind = "default"
@@ -74,12 +74,16 @@ class RopeConfig:
             raise Unsupported(f"config.json: rope_type {kind!r} is not supported (default, linear, llama3, yarn are)")
         if (part := given.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0) != 1.0:
             raise Unsupported(f"config.json: partial_rotary_factor {part} is not supported, only 1.0")
-        original = given.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
-        original = original or config.get("max_position_embeddings") or 0
+        longest = config.get("max_position_embeddings") or 0
+        # beside the block it wins over the one within, as in the reference
+        original = config.get("original_max_position_embeddings") or given.get("original_max_position_embeddings")
+        original = original or longest
+        if kind in ("llama3", "yarn") and not original:
+            raise CheckpointError(f"config.json: rope_type {kind!r} needs original_max_position_embeddings")
         if kind != "default" and given.get("factor") is None:
-            if kind != "yarn" or not original:
-                raise Unsupported(f"config.json: rope_type {kind!r} needs a factor")
-            given = {**given, "factor": config["max_position_embeddings"] / original}
+            if kind != "yarn" or not longest:
+                raise CheckpointError(f"config.json: rope_type {kind!r} needs a factor")
+            given = {**given, "factor": longest / original}
         factor = float(given.get("factor") or 1.0)
         sections = given.get("mrope_section")
         return cls(
@@ -130,6 +134,24 @@ class RopeConfig:
         low, high = max(low, 0), min(high, self.head_dim - 1)
         ramp = np.clip((np.arange(len(plain)) - low) / ((high - low) or 0.001), 0.0, 1.0)
         return 1.0 / (ramp / (plain * self.factor) + (1 - ramp) / plain)
+
+
+def parameters(config: dict[str, Any]) -> dict[str, Any]:
+    """The block of rotary parameters, under whichever of its two names; empty where there is none.
+
+    :raises CheckpointError: if both are there and say different things.
+    """
+    new, old = config.get("rope_parameters") or {}, config.get("rope_scaling") or {}
+    if new and old and _plain(new) != _plain(old):
+        raise CheckpointError(
+            "config.json: rope_parameters and rope_scaling contradict each other; only one may be given"
+        )
+    return new or old
+
+
+def _plain(given: dict[str, Any]) -> dict[str, Any]:
+    kind = given.get("rope_type") or given.get("type") or "default"
+    return {"type": kind, **{k: v for k, v in given.items() if k not in ("type", "rope_type", "rope_theta")}}
 
 
 def _of_layers(given: dict[str, Any], layer_type: str | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import mlx.nn as mlx_nn
 from theodolite import nn
 from theodolite.checkpoint import Checkpoint
 from theodolite.hookspecs import hookimpl
-from theodolite.nn import decoder, masks, vision, vit
+from theodolite.nn import decoder, vision, vit
 from theodolite.values import Batch, Fit, ImageItem, Item, Profile, Prompt, TextItem, TokenItem
 from theodolite_col import late_interaction
 from theodolite_col.late_interaction import Page
@@ -67,7 +67,7 @@ class Idefics3(mlx_nn.Module):
         if page is not None:
             tiles = self.connector(vision.by_tile(self.vision_model, page.pixels, x.dtype))  # [T, n, D]
             x = vision.place(x, page.slots, tiles.reshape(-1, tiles.shape[-1]))
-        hidden: mx.array = self.text_model(x, masks.causal(batch.attention_mask))
+        hidden: mx.array = self.text_model(x, self.text_model.mask(batch.attention_mask))
         return hidden
 
 

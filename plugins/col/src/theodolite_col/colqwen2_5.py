@@ -12,7 +12,7 @@ from theodolite import nn
 from theodolite.checkpoint import Checkpoint
 from theodolite.errors import CheckpointError
 from theodolite.hookspecs import hookimpl
-from theodolite.nn import decoder, masks, qwen_vision, vision
+from theodolite.nn import decoder, qwen_vision, vision
 from theodolite.pixels import QwenProcessor
 from theodolite.values import Batch, Fit, ImageItem, Item, Profile, Prompt, TextItem, TokenItem
 from theodolite_col import late_interaction, qwen2_5_vision
@@ -44,7 +44,7 @@ def inner(checkpoint: Checkpoint) -> dict[str, Any]:
 def text_config(checkpoint: Checkpoint) -> decoder.Config:
     """The decoder's settings: a ``text_config`` block, or in older exports the whole config.json."""
     config = inner(checkpoint)
-    return decoder.Config.of({"model_type": "qwen2_5_vl_text", **(config.get("text_config") or config)})
+    return decoder.Config.of(config.get("text_config") or config, qkv_bias=True, windowed=True, max_window_layers=80)
 
 
 class ColQwen2_5(mlx_nn.Module):
@@ -65,7 +65,7 @@ class ColQwen2_5(mlx_nn.Module):
             sight: qwen_vision.Vision = page.pixels
             x = vision.place(x, page.slots, self.vision_tower(sight.images[0]))
             positions = mx.array(sight.positions[:, None])  # [3, 1, L]
-        hidden: mx.array = self.model(x, masks.causal(batch.attention_mask), positions)
+        hidden: mx.array = self.model(x, self.model.mask(batch.attention_mask), positions)
         return hidden
 
 

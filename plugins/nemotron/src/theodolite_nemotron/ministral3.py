@@ -16,7 +16,7 @@ from theodolite.nn import masks
 from theodolite.nn.decoder import Config, Decoder
 from theodolite.values import Batch, Fit, Profile
 
-ROTATION = ("rope_parameters", "rope_scaling", "rope_theta")
+ROTATION = ("rope_parameters", "rope_scaling")
 DEFAULTS = {
     "rms_norm_eps": 1e-5,
     "rope_parameters": {
@@ -40,7 +40,8 @@ def settings(checkpoint: Checkpoint) -> Config:
     """
     given = {key: value for key, value in checkpoint.config.items() if value is not None}
     rotates = any(key in given for key in ROTATION)
-    config = Config.of({key: v for key, v in DEFAULTS.items() if key not in ROTATION or not rotates} | given)
+    defaults = {key: value for key, value in DEFAULTS.items() if key not in ROTATION or not rotates}
+    config = Config.of(defaults | given, windowed=bool(given.get("layer_types")))
     window = given.get("sliding_window")
     if window is not None and not given.get("layer_types"):
         # the reference narrows every layer then, and counts a bidirectional window inclusively

@@ -10,7 +10,7 @@ import mlx.nn as mlx_nn
 
 from theodolite.checkpoint import Checkpoint
 from theodolite.errors import CheckpointError
-from theodolite.nn import decoder, masks, qwen_vision, vision
+from theodolite.nn import decoder, qwen_vision, vision
 from theodolite.values import Batch
 from theodolite_qwen3_vl import vision as tower
 
@@ -43,7 +43,7 @@ class Config:
                 raise CheckpointError(f"{checkpoint.path / 'config.json'}: {key} is missing")
         if not isinstance(config.get("image_token_id"), int):
             raise CheckpointError(f"{checkpoint.path / 'config.json'}: image_token_id should be a token id")
-        return cls(decoder.Config.of(config["text_config"]), tower.Config.of(config["vision_config"]))
+        return cls(decoder.Config.of(config["text_config"], qk_norm=True), tower.Config.of(config["vision_config"]))
 
     def check(self, checkpoint: Checkpoint) -> None:
         """Refuse halves that do not fit each other.
@@ -67,7 +67,7 @@ class Qwen3VL(mlx_nn.Module):
     def __call__(self, batch: Batch) -> mx.array:
         x = self.language_model.embed_tokens(batch.input_ids)  # [B, L, D]
         sight: qwen_vision.Vision | None = next((image for image in batch.images if image is not None), None)
-        mask = masks.causal(batch.attention_mask)
+        mask = self.language_model.mask(batch.attention_mask)
         if sight is None:
             return self.language_model(x, mask)
         seen = [self.visual(patches) for patches in sight.images]

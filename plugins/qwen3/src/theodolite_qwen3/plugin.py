@@ -6,8 +6,8 @@ import mlx.core as mx
 import mlx.nn as mlx_nn
 
 from theodolite.checkpoint import Checkpoint
+from theodolite.errors import Unsupported
 from theodolite.hookspecs import hookimpl
-from theodolite.nn import masks
 from theodolite.nn.decoder import Config, Decoder
 from theodolite.values import Batch, Fit, Item, Pooling, Profile, Prompt, TextItem
 
@@ -15,11 +15,24 @@ INSTRUCTED = "Instruct: {task}\nQuery: {query}"
 TRAINED_WIDTHS = (32, 64, 128, 256, 512, 768, 1024)
 
 
+ARCHITECTURES = ("", "Qwen3Model", "Qwen3ForCausalLM")
+MAX_WINDOW_LAYERS = 28
+
+
+def settings(checkpoint: Checkpoint) -> Config:
+    """Read config.json.
+
+    :raises CheckpointError: for a missing key, or keys that contradict each other.
+    :raises Unsupported: for options that are not served.
+    """
+    return Config.of(checkpoint.config, qk_norm=True, windowed=True, max_window_layers=MAX_WINDOW_LAYERS)
+
+
 @hookimpl
 def detect(checkpoint: Checkpoint) -> Profile | None:
     if checkpoint.model_type != "qwen3" or checkpoint.pooling_folder is None:
         return None  # without a pooling layout the same files are a text generator
-    config = Config.of(checkpoint.config)
+    config = settings(checkpoint)
     return Profile(
         family="qwen3",
         fit=Fit.MODEL_TYPE,
@@ -32,9 +45,22 @@ def detect(checkpoint: Checkpoint) -> Profile | None:
     )
 
 
+def check_architecture(checkpoint: Checkpoint) -> None:
+    """Refuse a model that only its own code describes.
+
+    :raises Unsupported: naming the architecture.
+    """
+    if checkpoint.architecture not in ARCHITECTURES and checkpoint.config.get("auto_map"):
+        raise Unsupported(
+            f"{checkpoint.path / 'config.json'}: {checkpoint.architecture} is code of the checkpoint's own (auto_map), "
+            "which is not run; it may attend or pool unlike Qwen3"
+        )
+
+
 @hookimpl
 def build(checkpoint: Checkpoint) -> mlx_nn.Module:
-    return Decoder(Config.of(checkpoint.config))
+    check_architecture(checkpoint)
+    return Decoder(settings(checkpoint))
 
 
 @hookimpl
@@ -53,4 +79,4 @@ def prompt(item: Item, instruction: str | None) -> Prompt | None:
 @hookimpl
 def forward(model: Decoder, batch: Batch) -> mx.array:
     # padding is on the right, so positions 0..L are the real tokens' own
-    return model(batch.input_ids, masks.causal(batch.attention_mask))
+    return model(batch.input_ids, model.mask(batch.attention_mask))

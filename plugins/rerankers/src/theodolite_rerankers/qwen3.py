@@ -10,12 +10,12 @@ import mlx.nn as mlx_nn
 
 from theodolite import nn, pooling
 from theodolite.checkpoint import Checkpoint
-from theodolite.errors import CheckpointError
+from theodolite.errors import CheckpointError, Unsupported
 from theodolite.hookspecs import hookimpl
-from theodolite.nn import masks
 from theodolite.nn.decoder import Config, Decoder
 from theodolite.tokenize import Tokenizer
 from theodolite.values import Batch, Fit, Item, Pair, Pooling, Profile, Prompt, Task, TextItem
+from theodolite_qwen3.plugin import check_architecture, settings
 
 PREFIX = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
@@ -42,47 +42,60 @@ def detect(checkpoint: Checkpoint, task: Task | None) -> Profile | None:
     # on disk this is a text generator like any other, so it has to be asked for
     if task is not Task.RERANK or checkpoint.model_type != "qwen3" or checkpoint.pooling_folder is not None:
         return None
+    if checkpoint.is_classifier:  # it says so in labels of its own, not in yes and no
+        return None
     return Profile(
         family="qwen3-reranker",
         fit=Fit.MODEL_TYPE,
-        vocab_size=Config.of(checkpoint.config).vocab_size,
+        vocab_size=settings(checkpoint).vocab_size,
         dim=1,
         task=Task.RERANK,
         kind="generative_text",
         instruction=True,
+        modules=frozenset({"LogitScore"}),
     )
 
 
 @hookimpl
 def build(checkpoint: Checkpoint) -> mlx_nn.Module:
-    return Reranker(Config.of(checkpoint.config))
+    check_architecture(checkpoint)
+    return Reranker(settings(checkpoint))
 
 
 @hookimpl
 def sanitize(checkpoint: Checkpoint, weights: dict[str, mx.array]) -> dict[str, mx.array]:
     named = {f"model.{name}" if name.startswith(TRUNK) else name: tensor for name, tensor in weights.items()}
-    tied = checkpoint.config.get("tie_word_embeddings")
-    if tied is None:  # Qwen3's own default is a head of its own
-        tied = "lm_head.weight" not in named
-    head = "model.embed_tokens." if tied else "lm_head."
+    # a head that is stored is read, tied or not: where it differs from the token table, the reference does not tie
+    stored = "lm_head.weight" in named or checkpoint.config.get("tie_word_embeddings") is False
+    head = "lm_head." if stored else "model.embed_tokens."
     rows = mx.array(answer_ids(checkpoint))
     score = {name.replace(head, "score.", 1): t[rows] for name, t in named.items() if name.startswith(head)}
     if not score:
         raise CheckpointError(f"{checkpoint.path}: tensor {head}weight is missing, from which the answer is read")
-    return score | {name: tensor for name, tensor in named.items() if not name.startswith("lm_head.")}
+    return {name: tensor for name, tensor in named.items() if not name.startswith("lm_head.")} | score
 
 
 def answer_ids(checkpoint: Checkpoint) -> list[int]:
     """Ids of ``yes`` and ``no``.
 
-    :raises CheckpointError: where either is more than one token.
+    :raises CheckpointError: where either is more than one token, or sentence-transformers' module reads other tokens:
+        such a checkpoint was trained with another prompt.
     """
     tokenizer = Tokenizer(checkpoint)
     found = [tokenizer.encode(answer, special_tokens=False) for answer in ANSWERS]
     for answer, ids in zip(ANSWERS, found, strict=True):
         if len(ids) != 1:
             raise CheckpointError(f"{checkpoint.path}: {answer!r} should be a single token, it is {len(ids)} tokens")
-    return [ids[0] for ids in found]
+    answers = [ids[0] for ids in found]
+    for module in checkpoint.modules:
+        if module.name == "LogitScore":
+            read = [module.config.get(key) for key in ("true_token_id", "false_token_id")]
+            if read != answers:
+                raise Unsupported(
+                    f"{checkpoint.path / module.path / 'config.json'}: true_token_id and false_token_id are {read}; "
+                    f"only those of yes and no ({answers}) are supported"
+                )
+    return answers
 
 
 @hookimpl
@@ -97,7 +110,7 @@ def prompt(item: Item, instruction: str | None) -> Prompt | None:
 @hookimpl
 def forward(model: Reranker, batch: Batch) -> mx.array:
     # padded on the right, where the reference pads on the left: the same scores, and none depends on its batch
-    return model.model(batch.input_ids, masks.causal(batch.attention_mask))
+    return model.model(batch.input_ids, model.model.mask(batch.attention_mask))
 
 
 @hookimpl

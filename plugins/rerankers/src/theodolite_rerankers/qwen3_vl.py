@@ -70,7 +70,9 @@ def build(checkpoint: Checkpoint) -> mlx_nn.Module:
 def sanitize(checkpoint: Checkpoint, weights: dict[str, mx.array]) -> dict[str, mx.array]:
     """The trunk, and of the head (or of the token table it is tied to) the rows of the two answers."""
     found = trunk.renamed(checkpoint, weights)
-    head = "language_model.embed_tokens." if tied(checkpoint) else "lm_head."
+    # a head that is stored is read, tied or not: where it differs from the token table, the reference does not tie
+    stored = "lm_head.weight" in found or not tied(checkpoint)
+    head = "lm_head." if stored else "language_model.embed_tokens."
     answers = mx.array(answer_ids(checkpoint))
     score = {name.replace(head, "score."): tensor[answers] for name, tensor in found.items() if name.startswith(head)}
     if not score and "score.weight" not in found:

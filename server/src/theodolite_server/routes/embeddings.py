@@ -59,7 +59,7 @@ async def vectors(
     items: list[Any] = [check(value, i, served) for i, value in enumerate(values)]
     embedder: Embedder = served.engine
     if prompt_name is None and input_type is not None:
-        prompt_name = embedder.prompt_for(input_type)
+        prompt_name = embedder.prompt_for(input_type, instruction)
     # an image that is not fetched yet passes through: prompts go before texts only
     items, used = embedder.prompted(items, prompt_name, instruction)
 
