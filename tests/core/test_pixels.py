@@ -46,7 +46,7 @@ def test_bounds_are_read_in_both_spellings_and_pixels_come_first(tmp_path):
 
 def test_the_patches_of_a_token_are_neighbours_and_a_still_image_fills_both_frames(tmp_path):
     image = Image.fromarray(np.arange(64 * 96 * 3, dtype=np.uint32).reshape(64, 96, 3).astype(np.uint8))
-    patches = processor(tmp_path, min_pixels=1)(image)
+    patches = processor(tmp_path, min_pixels=1, image_mean=[0.5] * 3, image_std=[0.5] * 3)(image)
     assert (patches.rows, patches.columns, patches.tokens, patches.grid) == (4, 6, 6, (2, 3))
     pixels = patches.pixels.reshape(24, 3, 2, 16, 16)
     assert (pixels[:, :, 0] == pixels[:, :, 1]).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,9 +114,7 @@ class Embedder(Engine):
         if self.profile.named_prompts == "instruction":
             return list(items), instruction or before
         if instruction and self.profile.instruction:
-            raise RequestError(
-                f"an instruction and the prompt {prompt_name!r} both stand before a text; give one of them"
-            )
+            raise RequestError(f"an instruction and the prompt {prompt_name!r} both stand before a text; give one")
         return [TextItem(before + item.text) if isinstance(item, TextItem) else item for item in items], instruction
 
     def check(self, dimensions: int | None, embd_normalize: int | None) -> None:
@@ -148,7 +147,9 @@ def as_item(value: Input) -> Item:
     """An input of the Python API as an item: a str, a sequence of token ids, a PIL image, or an item already."""
     if isinstance(value, str):
         return TextItem(value)
-    if isinstance(value, (TextItem, TokenItem, ImageItem)):
+    if isinstance(value, ImageItem):
+        return value if getattr(value.image, "mode", None) == "RGB" else replace(value, image=_rgb(value.image))
+    if isinstance(value, (TextItem, TokenItem)):
         return value
     if hasattr(value, "getbands"):  # a PIL image, without importing PIL for texts
         return ImageItem(_rgb(value))
@@ -162,7 +163,10 @@ def as_item(value: Input) -> Item:
 def _rgb(image: Any) -> Image:
     from theodolite import images
 
-    return images.to_rgb(image)
+    try:
+        return images.to_rgb(image)
+    except OSError as error:  # Pillow decodes at first use
+        raise RequestError(f"the image cannot be decoded: {error}") from None
 
 
 def normalize(vectors: np.ndarray, p: int) -> np.ndarray:

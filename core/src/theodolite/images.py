@@ -19,8 +19,9 @@ MAX_BYTES = 64 * 1024 * 1024
 MAX_SIDE = 16_384
 MAX_PIXELS = 89_478_485
 """Bounds what decoding may take (about 270 MB as RGB); beyond it Pillow warns of a decompression bomb."""
-FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "JPEG2000", "PPM", "ICO", "TGA", "QOI", "PCX", "FITS")
-"""Left out are formats that Pillow reads by running another program (EPS) and those that nobody sends."""
+FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "JPEG2000", "PPM", "TGA", "QOI", "PCX", "FITS")
+"""Left out are formats that Pillow reads by running another program (EPS), that it decodes before their size can be
+checked (ICO), and those that nobody sends."""
 ORIENTATION = 0x0112
 SIXTEEN_BITS = 65_535
 

@@ -7,7 +7,8 @@ antialiased filters differ from them by a rounding step per pixel.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,16 +20,39 @@ if TYPE_CHECKING:
 
     from theodolite.checkpoint import Checkpoint
 
-FILE = "preprocessor_config.json"
+FILE, COMBINED = "preprocessor_config.json", "processor_config.json"
 BICUBIC, LANCZOS = 3, 1
 """Filters by Pillow's numbers, as ``resample`` has them."""
 WORST_RATIO = 200
 """Of the longer side to the shorter: beyond this the Qwen-VL processors refuse a picture."""
 
 
+def settings(checkpoint: Checkpoint) -> tuple[Path, dict[str, Any]] | None:
+    """The image processor's settings and their file, None where there are none.
+
+    transformers 5 puts them into processor_config.json, under ``image_processor``, and takes those first.
+    """
+    combined = checkpoint.json(COMBINED).get("image_processor")
+    if isinstance(combined, dict):
+        return checkpoint.path / COMBINED, combined
+    return (checkpoint.path / FILE, checkpoint.json(FILE)) if checkpoint.has(FILE) else None
+
+
+def required_settings(checkpoint: Checkpoint, what: str) -> tuple[Path, dict[str, Any]]:
+    """`settings`, where there have to be some.
+
+    :param what: what they say.
+    :raises CheckpointError: where there are none.
+    """
+    found = settings(checkpoint)
+    if found is None:
+        raise CheckpointError(f"{checkpoint.path / FILE} is missing; it says {what}")
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pixels:
-    """How pixels are resized and scaled: the part of preprocessor_config.json that all processors have."""
+    """How pixels are resized and scaled: the settings that all image processors have."""
 
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
@@ -36,21 +60,22 @@ class Pixels:
     resample: int = BICUBIC
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, settings: dict[str, Any], resample: int) -> Pixels:
-        """Read the settings of preprocessor_config.json.
+    def of(cls, where: Path, settings: dict[str, Any], defaults: Pixels) -> Pixels:
+        """Read an image processor's settings.
 
+        :param where: the file they stand in.
+        :param defaults: what the family's processor takes where they are silent.
         :raises Unsupported: for a step that is switched off; the towers were trained with all of them.
         """
         for key in ("do_resize", "do_rescale", "do_normalize"):
             if settings.get(key) is False:
-                raise Unsupported(f"{checkpoint.path / FILE}: {key}: false is not supported")
-        mean, std = settings.get("image_mean"), settings.get("image_std")
-        return cls(
-            mean=_triple(checkpoint, "image_mean", mean),
-            std=_triple(checkpoint, "image_std", std),
-            scale=settings.get("rescale_factor") or 1 / 255,
-            resample=resample if settings.get("resample") is None else settings["resample"],
-        )
+                raise Unsupported(f"{where}: {key}: false is not supported")
+        keys = {"image_mean": "mean", "image_std": "std", "rescale_factor": "scale", "resample": "resample"}
+        given = {name: settings[key] for key, name in keys.items() if settings.get(key) is not None}
+        for key in ("image_mean", "image_std"):
+            if keys[key] in given:
+                given[keys[key]] = _triple(where, key, given[keys[key]])
+        return replace(defaults, **given)
 
     def resize(self, image: Image, width: int, height: int) -> Image:
         """The image at another size; as it is where the size is its own."""
@@ -65,11 +90,13 @@ class Pixels:
         return numbers
 
 
-def _triple(checkpoint: Checkpoint, key: str, value: Any) -> tuple[float, ...]:
-    if value is None:
-        return (0.5, 0.5, 0.5)
+QWEN = Pixels(mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711), resample=BICUBIC)
+"""The Qwen2-VL processor's own numbers, which are CLIP's (Radford et al. 2021)."""
+
+
+def _triple(where: Path, key: str, value: Any) -> tuple[float, ...]:
     if not isinstance(value, list) or len(value) != 3 or not all(isinstance(v, (int, float)) for v in value):
-        raise CheckpointError(f"{checkpoint.path / FILE}: {key} should be three numbers, not {value!r}")
+        raise CheckpointError(f"{where}: {key} should be three numbers, not {value!r}")
     return tuple(float(v) for v in value)
 
 
@@ -108,15 +135,13 @@ class QwenProcessor:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, vision: dict[str, Any], patch_size: int) -> QwenProcessor:
-        """Read preprocessor_config.json. Pixel bounds: min_pixels and max_pixels before size.
+        """Read the image processor's settings. Pixel bounds: min_pixels and max_pixels before size.
 
         :param vision: the tower's settings in config.json.
         :param patch_size: the family's, where the files name none.
         :raises CheckpointError: where file and tower disagree about the patches.
         """
-        if not checkpoint.has(FILE):
-            raise CheckpointError(f"{checkpoint.path / FILE} is missing; it says how large an image may be")
-        settings = checkpoint.json(FILE)
+        where, settings = required_settings(checkpoint, "how large an image may be")
         found = {
             "patch_size": settings.get("patch_size") or patch_size,
             "merge_size": settings.get("merge_size") or 2,
@@ -129,12 +154,12 @@ class QwenProcessor:
         }
         for key, value in wanted.items():
             if found[key] != value:
-                raise CheckpointError(f"{checkpoint.path / FILE} says {key} {found[key]}, config.json says {value}")
+                raise CheckpointError(f"{where} says {key} {found[key]}, config.json says {value}")
         size = settings.get("size") or {}
         low = settings.get("min_pixels") or size.get("shortest_edge") or size.get("min_pixels") or 56 * 56
         high = settings.get("max_pixels") or size.get("longest_edge") or size.get("max_pixels") or 28 * 28 * 1280
         return cls(
-            pixels=Pixels.of(checkpoint, settings, BICUBIC),
+            pixels=Pixels.of(where, settings, QWEN),
             patch_size=found["patch_size"],
             merge_size=found["merge_size"],
             frames=found["temporal_patch_size"],

@@ -159,3 +159,11 @@ def test_the_image_comes_before_the_text():
     assert prompts.content(ImageItem(None), "a cat") == [{"type": "image"}, {"type": "text", "text": "a cat"}]
     assert prompts.content(ImageItem(None), "") == [{"type": "image"}]
     assert prompts.content(TextItem("a cat"), "a cat") == [{"type": "text", "text": "a cat"}]
+
+
+def test_a_template_may_name_special_tokens(checkpoint):
+    (checkpoint.path / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<|end|>"}}))
+    (checkpoint.path / "chat_template.jinja").write_text("{{ messages[0].content[0].text }}{{ eos_token }}")
+    pieces, ids = render(Checkpoint(checkpoint.path), "what?")
+    assert "".join(text for text, _ in pieces) == "what?<|end|>"
+    assert ids[-1] == Tokenizer(checkpoint).id_of("<|end|>")

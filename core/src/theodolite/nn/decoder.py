@@ -15,7 +15,7 @@ from theodolite.errors import CheckpointError, Unsupported
 from theodolite.nn import kernels, masks, rope
 from theodolite.nn.layers import Embedding, Linear, RMSNorm, attention, linears
 from theodolite.nn.masks import Mask
-from theodolite.nn.rope import Rope, RopeConfig
+from theodolite.nn.rope import DEFAULT_BASE, Rope, RopeConfig
 
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -57,12 +57,16 @@ class Config:
         qkv_bias: bool | None = None,
         windowed: bool = False,
         max_window_layers: int = 0,
+        rope_base: float = DEFAULT_BASE,
+        rope_interleaved: bool = False,
     ) -> Config:
         """Read a (text) config.json; what its keys do not say, the family does.
 
         :param qkv_bias: biases of these three projections alone; None follows ``attention_bias``, as the output does.
         :param windowed: whether the family's layers may be windowed; a Llama ignores such keys.
         :param max_window_layers: how many layers are full by default, where ``use_sliding_window`` is set alone.
+        :param rope_base: where the configuration names none.
+        :param rope_interleaved: how the sections of M-RoPE share the frequencies.
         :raises CheckpointError: for a missing key, or keys that contradict each other.
         :raises Unsupported: for an activation or a rope scaling that is not served.
         """
@@ -83,7 +87,7 @@ class Config:
             num_key_value_heads=config.get("num_key_value_heads") or heads,
             head_dim=head_dim,
             rms_norm_eps=float(config.get("rms_norm_eps") or 1e-6),
-            rope=RopeConfig.of(config, head_dim),
+            rope=RopeConfig.of(config, head_dim, base=rope_base, interleaved=rope_interleaved),
             act=ACTIVATIONS[act],
             qk_norm=qk_norm,
             qkv_bias=bias if qkv_bias is None else qkv_bias,

@@ -57,12 +57,19 @@ class RopeConfig:
 
     @classmethod
     def of(
-        cls, config: dict[str, Any], head_dim: int, *, layer_type: str | None = None, base: float = DEFAULT_BASE
+        cls,
+        config: dict[str, Any],
+        head_dim: int,
+        *,
+        layer_type: str | None = None,
+        base: float = DEFAULT_BASE,
+        interleaved: bool = False,
     ) -> RopeConfig:
         """Read the keys of a (text) config.json.
 
         :param layer_type: for configurations that give parameters per layer type, such as ``full_attention``.
         :param base: where the configuration names none.
+        :param interleaved: how the family shares the frequencies where there are sections; `Sections` explains.
         :raises Unsupported: for a kind of scaling that is not served, or layer types that differ where one is wanted.
         :raises CheckpointError: for keys that contradict each other, or one that the kind of scaling needs.
         """
@@ -98,7 +105,7 @@ class RopeConfig:
             beta_slow=float(given.get("beta_slow") or 1.0),
             attention_factor=_attention_factor(given, factor) if kind == "yarn" else 1.0,
             truncate=given.get("truncate", True) is not False,
-            sections=Sections(tuple(sections), bool(given.get("mrope_interleaved"))) if sections else None,
+            sections=Sections(tuple(sections), interleaved) if sections else None,
         )
 
     def wavelengths(self) -> np.ndarray:

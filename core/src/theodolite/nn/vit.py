@@ -25,8 +25,6 @@ ACTIVATIONS = {
     "silu": "silu",
 }
 CHANNELS = 3
-IDEFICS = ("idefics3", "smolvlm")
-"""Their vision configurations leave out other defaults than SigLIP's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,19 +40,18 @@ class EncoderConfig:
 
     @classmethod
     def of(cls, config: dict[str, Any], **more: Any) -> Self:
-        """Read a ``text_config`` or ``vision_config``, with the defaults of the reference implementations.
+        """Read a ``text_config`` or ``vision_config``, with SigLIP's defaults.
 
         :raises Unsupported: for an activation that is not served.
         """
         act = config.get("hidden_act", "gelu_pytorch_tanh")
         if act not in ACTIVATIONS:
             raise Unsupported(f"config.json: hidden_act {act!r} is not supported (supported: {', '.join(ACTIVATIONS)})")
-        idefics = str(config.get("model_type")).startswith(IDEFICS)
         made = cls(
-            hidden_size=config.get("hidden_size", 1152 if idefics else 768),
+            hidden_size=config.get("hidden_size", 768),
             intermediate_size=config.get("intermediate_size", 3072),
             num_hidden_layers=config.get("num_hidden_layers", 12),
-            num_attention_heads=config.get("num_attention_heads", 16 if idefics else 12),
+            num_attention_heads=config.get("num_attention_heads", 12),
             layer_norm_eps=config.get("layer_norm_eps", 1e-6),
             act=ACTIVATIONS[act],
             **more,
@@ -81,8 +78,7 @@ class Config(EncoderConfig):
         """
         if (channels := config.get("num_channels", CHANNELS)) != CHANNELS:
             raise Unsupported(f"config.json: num_channels {channels} is not supported, only {CHANNELS}")
-        patch = 32 if str(config.get("model_type")).startswith(IDEFICS) else 16
-        sizes = {"image_size": config.get("image_size", 224), "patch_size": config.get("patch_size", patch)}
+        sizes = {"image_size": config.get("image_size", 224), "patch_size": config.get("patch_size", 16)}
         return super().of(config, **sizes, **more)
 
     @property

@@ -18,7 +18,7 @@ from theodolite.nn import decoder, vision, vit
 from theodolite.values import Batch, Fit, ImageItem, Item, Profile, Prompt, TextItem, TokenItem
 from theodolite_col import late_interaction
 from theodolite_col.late_interaction import Page
-from theodolite_col.tiles import Processor
+from theodolite_col.tiles import Processor, tower_config
 
 if TYPE_CHECKING:
     from theodolite.tokenize import Tokenizer
@@ -56,7 +56,7 @@ class Idefics3(mlx_nn.Module):
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__()
         text = decoder.Config.of(checkpoint.config["text_config"])
-        eye = vit.Config.of(checkpoint.config["vision_config"])
+        eye = tower_config(checkpoint)
         self.vision_model = vit.VisionTower(eye)
         self.connector = Connector(checkpoint.config.get("scale_factor", 2), eye.hidden_size, text.hidden_size)
         self.text_model = decoder.Decoder(text)

@@ -35,6 +35,10 @@ RENAMES = [
 """The three layouts: published (model, visual), transformers' own (vlm), mlx conversions (vision_tower)."""
 
 
+MAX_WINDOW_LAYERS, ROPE_BASE = 80, 1_000_000.0
+"""Where config.json says nothing, as the reference."""
+
+
 def inner(checkpoint: Checkpoint) -> dict[str, Any]:
     """The settings of the Qwen2.5-VL model: the whole of config.json, or its ``vlm_config``."""
     nested: dict[str, Any] = checkpoint.config.get("vlm_config") or checkpoint.config
@@ -44,7 +48,13 @@ def inner(checkpoint: Checkpoint) -> dict[str, Any]:
 def text_config(checkpoint: Checkpoint) -> decoder.Config:
     """The decoder's settings: a ``text_config`` block, or in older exports the whole config.json."""
     config = inner(checkpoint)
-    return decoder.Config.of(config.get("text_config") or config, qkv_bias=True, windowed=True, max_window_layers=80)
+    return decoder.Config.of(
+        config.get("text_config") or config,
+        qkv_bias=True,
+        windowed=True,
+        max_window_layers=MAX_WINDOW_LAYERS,
+        rope_base=ROPE_BASE,
+    )
 
 
 class ColQwen2_5(mlx_nn.Module):

@@ -11,13 +11,21 @@ import numpy as np
 from theodolite.checkpoint import Checkpoint
 from theodolite.errors import CheckpointError
 from theodolite.nn import vit
-from theodolite.pixels import FILE, LANCZOS, Pixels
+from theodolite.pixels import LANCZOS, Pixels, required_settings
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 LARGEST = 4096
+LONGEST_EDGE = 1456
+TOWER = {"hidden_size": 1152, "num_attention_heads": 16, "patch_size": 32}
+"""What Idefics3's vision configuration leaves out is not what SigLIP's does."""
 FAKE, IMAGE, GLOBAL = "<fake_token_around_image>", "<image>", "<global-img>"
+
+
+def tower_config(checkpoint: Checkpoint) -> vit.Config:
+    """The settings of the vision tower in config.json."""
+    return vit.Config.of(TOWER | checkpoint.config["vision_config"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,22 +41,22 @@ class Processor:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Processor:
-        """Read preprocessor_config.json.
+        """Read the image processor's settings.
 
-        :raises CheckpointError: where it is missing, or cuts tiles of another size than the tower has positions for.
+        :raises CheckpointError: where they are missing, or cut tiles of another size than the tower has positions for.
         """
-        if not checkpoint.has(FILE):
-            raise CheckpointError(f"{checkpoint.path / FILE} is missing; it says how a page is cut into tiles")
-        settings, tower = checkpoint.json(FILE), vit.Config.of(checkpoint.config["vision_config"])
+        where, settings = required_settings(checkpoint, "how a page is cut into tiles")
+        tower = tower_config(checkpoint)
         tile = (settings.get("max_image_size") or {}).get("longest_edge", 364)
         if tile != tower.image_size:
-            raise CheckpointError(
-                f"{checkpoint.path / FILE} cuts tiles of {tile} pixels, the tower takes {tower.image_size}"
-            )
+            raise CheckpointError(f"{where} cuts tiles of {tile} pixels, the tower takes {tower.image_size}")
+        size = settings.get("size") or {"longest_edge": LONGEST_EDGE}
+        if not isinstance(size, dict) or "longest_edge" not in size:
+            raise CheckpointError(f"{where}: size should have a longest_edge, it is {size}")
         return cls(
-            pixels=Pixels.of(checkpoint, settings, LANCZOS),
+            pixels=Pixels.of(where, settings, Pixels(resample=LANCZOS)),
             tile=tile,
-            longest_edge=(settings.get("size") or {}).get("longest_edge", 4 * tile),
+            longest_edge=size["longest_edge"],
             split=settings.get("do_image_splitting") is not False,
             side=tile // tower.patch_size // checkpoint.config.get("scale_factor", 2),
         )

@@ -15,6 +15,7 @@ from theodolite.values import Batch
 from theodolite_qwen3_vl import vision as tower
 
 PATCHES = "visual.patch_embed.proj.weight"
+ROPE_BASE = 500_000.0
 RENAMES = [
     (re.compile(r"^model\.(?=(language_model|visual)\.)"), ""),
     (re.compile(r"^language_model\.(?=lm_head\.)"), ""),
@@ -43,7 +44,9 @@ class Config:
                 raise CheckpointError(f"{checkpoint.path / 'config.json'}: {key} is missing")
         if not isinstance(config.get("image_token_id"), int):
             raise CheckpointError(f"{checkpoint.path / 'config.json'}: image_token_id should be a token id")
-        return cls(decoder.Config.of(config["text_config"], qk_norm=True), tower.Config.of(config["vision_config"]))
+        # the reference interleaves whatever mrope_interleaved says
+        text = decoder.Config.of(config["text_config"], qk_norm=True, rope_base=ROPE_BASE, rope_interleaved=True)
+        return cls(text, tower.Config.of(config["vision_config"]))
 
     def check(self, checkpoint: Checkpoint) -> None:
         """Refuse halves that do not fit each other.

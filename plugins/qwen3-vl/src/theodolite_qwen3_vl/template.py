@@ -29,13 +29,15 @@ class Template:
 
     :param source: its Jinja text.
     :param where: the file, for messages.
+    :param tokens: what the template may call by name, such as ``eos_token``.
     :raises CheckpointError: if it does not parse.
     """
 
-    def __init__(self, source: str, where: str) -> None:
+    def __init__(self, source: str, where: str, tokens: dict[str, str] | None = None) -> None:
         import jinja2
 
         self.where = where
+        self._tokens = tokens or {}
         try:
             self._template = _compile(source)
         except jinja2.TemplateError as error:
@@ -50,7 +52,7 @@ class Template:
         for name in names:
             source = checkpoint.json(name).get("chat_template") if name.endswith(".json") else checkpoint.text(name)
             if isinstance(source, str):
-                return cls(source, str(checkpoint.path / name))
+                return cls(source, str(checkpoint.path / name), _named_tokens(checkpoint))
         raise CheckpointError(f"{checkpoint.path / names[0]} is missing; the prompt is rendered from it")
 
     def render(self, messages: Sequence[Message]) -> str:
@@ -59,7 +61,7 @@ class Template:
         :raises CheckpointError: if the template cannot render these messages.
         """
         try:
-            return self._template.render(messages=list(messages), add_generation_prompt=True)
+            return self._template.render(messages=list(messages), **self._tokens, add_generation_prompt=True)
         except Exception as error:  # a template is a program of the checkpoint's and may fail in any way
             raise CheckpointError(f"{self.where} cannot be rendered: {error}") from None
 
@@ -74,6 +76,16 @@ class Template:
         marks = [MARK.format(i) if text else "" for i, text in enumerate(texts)]
         parts = MARKED.split(self.render(messages(marks)))  # scaffold, index, scaffold, index, scaffold
         return [(texts[int(part)], True) if i % 2 else (part, False) for i, part in enumerate(parts)]
+
+
+def _named_tokens(checkpoint: Checkpoint) -> dict[str, str]:
+    """The special tokens of tokenizer_config.json by name."""
+    found = {}
+    for name, token in checkpoint.json("tokenizer_config.json").items():
+        content = token.get("content") if isinstance(token, dict) else token
+        if name.endswith("_token") and isinstance(content, str):
+            found[name] = content
+    return found
 
 
 @lru_cache(maxsize=16)

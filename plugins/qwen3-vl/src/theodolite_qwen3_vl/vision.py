@@ -125,20 +125,19 @@ class Visual(mlx_nn.Module):
         self._config = config
 
     def __call__(self, patches: Patches) -> tuple[mx.array, list[mx.array]]:
-        """Visual tokens ``[T, D]``, and one ``[T, D]`` per DeepStack layer."""
+        """Visual tokens ``[T, D]``, and one ``[T, D]`` per DeepStack layer, in the order of the layers."""
         where = qwen_vision.patch_positions(patches)
         corners, shares = corner_shares(where, (patches.rows, patches.columns), self._config.side)
         table = self.pos_embed(mx.array(corners))  # [N, 4, D]
         positions = (table * mx.array(shares)[..., None]).sum(axis=1).astype(table.dtype)
         x = self.patch_embed(mx.array(patches.pixels).astype(table.dtype)) + positions  # [N, D]
         turn = qwen_vision.rotation(where, self._config.hidden_size // self._config.num_heads)
-        stacked: dict[int, mx.array] = {}
+        stacked = []
         for index, block in enumerate(self.blocks):
             x = block(x, turn)
             if index in self._config.deepstack:
-                place = self._config.deepstack.index(index)
-                stacked[place] = self.deepstack_merger_list[place](x)
-        return self.merger(x), [stacked[place] for place in sorted(stacked)]
+                stacked.append(self.deepstack_merger_list[self._config.deepstack.index(index)](x))
+        return self.merger(x), stacked
 
 
 def corner_shares(where: np.ndarray, grid: tuple[int, int], side: int) -> tuple[np.ndarray, np.ndarray]:

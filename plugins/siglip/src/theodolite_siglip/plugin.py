@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 import mlx.nn as mlx_nn
 
+from theodolite import pixels
 from theodolite.checkpoint import Checkpoint
 from theodolite.errors import CheckpointError, RequestError, Unsupported
 from theodolite.hookspecs import hookimpl
@@ -36,19 +37,19 @@ class Processor:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, side: int) -> Processor:
-        """Read preprocessor_config.json.
+        """Read the image processor's settings.
 
         :param side: of the images that the tower takes.
         :raises CheckpointError: where the file makes images of another size.
         :raises Unsupported: for a step that SigLIP's processor does not have.
         """
-        settings = checkpoint.json(FILE)
+        where, settings = pixels.required_settings(checkpoint, "how pixels are scaled")
         if settings.get("do_center_crop"):
-            raise Unsupported(f"{checkpoint.path / FILE}: do_center_crop is not supported for SigLIP")
+            raise Unsupported(f"{where}: do_center_crop is not supported for SigLIP")
         size = settings.get("size") or {"height": 224, "width": 224}
         if size not in (side, {"height": side, "width": side}):
-            raise CheckpointError(f"{checkpoint.path / FILE}: size is {size}, the vision tower takes {side} x {side}")
-        return cls(Pixels.of(checkpoint, settings, BICUBIC), side)
+            raise CheckpointError(f"{where}: size is {size}, the vision tower takes {side} x {side}")
+        return cls(Pixels.of(where, settings, Pixels(resample=BICUBIC)), side)
 
     def __call__(self, image: Image) -> np.ndarray:
         """One image as ``[side, side, 3]`` float32."""
@@ -59,7 +60,7 @@ def blindness(checkpoint: Checkpoint, config: Config) -> str | None:
     """Why the checkpoint serves no images, None where it does."""
     if config.vision is None:
         return "this is an export of the text tower alone"
-    if not checkpoint.has(FILE):
+    if pixels.settings(checkpoint) is None:
         return f"image input needs {FILE}, which this checkpoint lacks"
     if (checkpoint.config.get("vision_config") or {}).get("vision_use_head") is False:
         return "its vision tower has no pooling head (vision_use_head: false)"
