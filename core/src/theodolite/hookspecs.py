@@ -41,7 +41,7 @@ def detect(checkpoint: Checkpoint, task: Task | None) -> Profile | None:
 @hookspec(firstresult=True)
 def build(checkpoint: Checkpoint, profile: Profile) -> nn.Module:
     """Make the model's modules from the configuration; parameters are filled in later."""
-    raise NotImplementedError  # pragma: no cover - a specification is never called
+    raise NotImplementedError
 
 
 @hookspec(firstresult=True)
@@ -51,7 +51,7 @@ def sanitize(checkpoint: Checkpoint, weights: dict[str, mx.array]) -> dict[str, 
     Quantized layers come as ``NAME.weight``, ``NAME.scales`` and ``NAME.biases``; rename the three alike and do not
     look inside. Default: the weights as they are.
     """
-    raise NotImplementedError  # pragma: no cover
+    raise NotImplementedError
 
 
 @hookspec(firstresult=True)
@@ -63,13 +63,13 @@ def prompt(checkpoint: Checkpoint, item: Item, instruction: str | None, tokenize
 
     Default: the text as it is sent; a pair as the tokenizer's own pair template.
     """
-    raise NotImplementedError  # pragma: no cover
+    raise NotImplementedError
 
 
 @hookspec(firstresult=True)
 def forward(model: Any, batch: Batch) -> mx.array:
     """Run the trunk, to the final norm: ``[B, L, D]``. Never logits over the vocabulary."""
-    raise NotImplementedError  # pragma: no cover
+    raise NotImplementedError
 
 
 @hookspec(firstresult=True)
@@ -79,7 +79,7 @@ def pool(model: Any, hidden: mx.array, batch: Batch, mode: Pooling) -> mx.array:
     ``[B, D]`` vectors; ``[B, L, K]`` with padding rows zero for multi-vector families; ``[B]`` logits for rerankers.
     Not normalized: the core does that. Default: cls, mean, max or lasttoken.
     """
-    raise NotImplementedError  # pragma: no cover
+    raise NotImplementedError
 
 
 @hookspec(firstresult=True)

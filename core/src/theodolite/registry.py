@@ -81,8 +81,7 @@ class Family:
         return model
 
     def sanitize(self, checkpoint: Checkpoint, weights: dict[str, mx.array]) -> dict[str, mx.array]:
-        result: dict[str, mx.array] = self._hook.sanitize(checkpoint=checkpoint, weights=weights)
-        return result
+        return self._hook.sanitize(checkpoint=checkpoint, weights=weights)
 
     def prompt(
         self, checkpoint: Checkpoint, item: Item, instruction: str | None, tokenizer: Tokenizer, limit: int
@@ -99,8 +98,7 @@ class Family:
         return hidden
 
     def pool(self, model: nn.Module, hidden: mx.array, batch: Batch, mode: Pooling) -> mx.array:
-        result: mx.array = self._hook.pool(model=model, hidden=hidden, batch=batch, mode=mode)
-        return result
+        return self._hook.pool(model=model, hidden=hidden, batch=batch, mode=mode)
 
 
 class Registry:

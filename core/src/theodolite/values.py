@@ -176,6 +176,11 @@ class Batch:
     images: tuple[Any, ...] = ()
     """One entry per row, None for a row without an image."""
 
+    @property
+    def image(self) -> Any | None:
+        """What the prompt of a lone row holds as its image, None for texts: such a row is alone in its batch."""
+        return self.images[0] if self.images else None
+
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:

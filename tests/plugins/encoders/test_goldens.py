@@ -158,7 +158,7 @@ def test_layer_types_and_ropes_of_transformers_5(golden, checkpoint, tiny):
     made = theodolite.load(checkpoint(changed)).embed([tiny.text(*answer["text"])])
     np.testing.assert_allclose(made.vectors[0], answer["answer"], atol=TOLERANCE)
     config["layer_types"].pop()
-    with pytest.raises(CheckpointError, match="layer_types has 3 entries for 4 layers"):
+    with pytest.raises(CheckpointError, match="layer_types names 3 layers, num_hidden_layers is 4"):
         theodolite.load(checkpoint(changed))
 
 

@@ -11,14 +11,13 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as mlx_nn
 
-from theodolite.errors import CheckpointError, Unsupported
-from theodolite.nn import kernels, masks, rope
-from theodolite.nn.layers import Embedding, Linear, RMSNorm, attention, linears
+from theodolite.errors import CheckpointError
+from theodolite.nn import keys, masks, rope
+from theodolite.nn.keys import FULL, SLIDING
+from theodolite.nn.layers import Embedding, GatedMLP, Linear, RMSNorm, attention, linears
 from theodolite.nn.masks import Mask
 from theodolite.nn.rope import DEFAULT_BASE, Rope, RopeConfig
 
-ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
-FULL, SLIDING = "full_attention", "sliding_attention"
 REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 
 
@@ -70,11 +69,7 @@ class Config:
         :raises CheckpointError: for a missing key, or keys that contradict each other.
         :raises Unsupported: for an activation or a rope scaling that is not served.
         """
-        if missing := [key for key in REQUIRED if config.get(key) is None]:
-            raise CheckpointError(f"config.json: {missing[0]} is missing")
-        act = config.get("hidden_act") or "silu"
-        if act not in ACTIVATIONS:
-            raise Unsupported(f"config.json: hidden_act {act!r} is not supported (supported: {', '.join(ACTIVATIONS)})")
+        keys.require(config, *REQUIRED)
         heads, hidden_size = config["num_attention_heads"], config["hidden_size"]
         head_dim = config.get("head_dim") or hidden_size // heads
         bias = bool(config.get("attention_bias"))
@@ -88,7 +83,7 @@ class Config:
             head_dim=head_dim,
             rms_norm_eps=float(config.get("rms_norm_eps") or 1e-6),
             rope=RopeConfig.of(config, head_dim, base=rope_base, interleaved=rope_interleaved),
-            act=ACTIVATIONS[act],
+            act=keys.activation(config, "hidden_act", default="silu"),
             qk_norm=qk_norm,
             qkv_bias=bias if qkv_bias is None else qkv_bias,
             o_bias=bias if qkv_bias is None else False,
@@ -100,13 +95,8 @@ class Config:
 
 
 def _windows(config: dict[str, Any], max_window_layers: int) -> tuple[int | None, ...]:
-    kinds, window, count = config.get("layer_types"), config.get("sliding_window"), config["num_hidden_layers"]
-    used = config.get("use_sliding_window")
+    kinds, window, used = keys.layer_types(config), config.get("sliding_window"), config.get("use_sliding_window")
     if kinds:
-        if len(kinds) != count:
-            raise CheckpointError(f"config.json: layer_types names {len(kinds)} layers, num_hidden_layers is {count}")
-        if unknown := set(kinds) - {FULL, SLIDING}:
-            raise Unsupported(f"config.json: layer_types {min(unknown)!r} is not supported ({FULL}, {SLIDING} are)")
         if SLIDING in kinds and (window is None or used is False):
             raise CheckpointError(
                 "config.json: layer_types has sliding layers, but sliding_window is not set or not used"
@@ -117,7 +107,8 @@ def _windows(config: dict[str, Any], max_window_layers: int) -> tuple[int | None
         return ()
     else:  # Qwen before layer_types: the first layers see everything
         full = config.get("max_window_layers")
-        kinds = [SLIDING if i >= (max_window_layers if full is None else full) else FULL for i in range(count)]
+        first = max_window_layers if full is None else full
+        kinds = tuple(SLIDING if i >= first else FULL for i in range(config["num_hidden_layers"]))
     if SLIDING not in kinds or window is None:
         return ()
     # without a causal mask the reference counts the window inclusively
@@ -173,28 +164,13 @@ class Attention(mlx_nn.Module):
         return (1 + beta * mx.log(1 + mx.floor(at / original)))[:, None, :, None]
 
 
-class MLP(mlx_nn.Module):
-    """The gated feed-forward block (Shazeer 2020)."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.gate_proj = Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
-        self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
-        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
-        self._act = config.act
-
-    def __call__(self, x: mx.array) -> mx.array:
-        gate, up = linears(x, (self.gate_proj, self.up_proj))
-        return self.down_proj(kernels.active.gated(gate, up, self._act))
-
-
 class Layer(mlx_nn.Module):
     """Pre-norm attention and feed-forward, each with its residual."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.self_attn = Attention(config)
-        self.mlp = MLP(config)
+        self.mlp = GatedMLP(config.hidden_size, config.intermediate_size, config.act, bias=config.mlp_bias)
         self.input_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 

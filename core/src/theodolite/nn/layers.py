@@ -65,6 +65,29 @@ class RMSNorm(mlx_nn.RMSNorm):
         return kernels.active.rms_norm(x, self["weight"], self.eps)
 
 
+class GatedMLP(mlx_nn.Module):
+    """The gated feed-forward block (Shazeer 2020): ``down(act(gate(x)) * up(x))``.
+
+    :param act: the activation, by its name in `theodolite.nn.kernels.ACTIVATIONS`.
+    """
+
+    def __init__(self, width: int, inner: int, act: str, *, bias: bool = False) -> None:
+        super().__init__()
+        self.gate_proj = Linear(width, inner, bias=bias)
+        self.up_proj = Linear(width, inner, bias=bias)
+        self.down_proj = Linear(inner, width, bias=bias)
+        self._act = act
+
+    def __call__(self, x: mx.array) -> mx.array:
+        gate, up = linears(x, (self.gate_proj, self.up_proj))
+        return self.down_proj(gated(gate, up, self._act))
+
+
+def gated(gate: mx.array, up: mx.array, act: str) -> mx.array:
+    """``act(gate) * up``, with an activation by its name in `theodolite.nn.kernels.ACTIVATIONS`."""
+    return kernels.active.gated(gate, up, act)
+
+
 def begin(x: mx.array) -> None:
     """Have MLX begin with ``x`` while Python still describes what comes after it; waits for nothing.
 
@@ -80,8 +103,3 @@ def attention(q: mx.array, k: mx.array, v: mx.array, *, scale: float, mask: Mask
     Keys and values may have fewer heads (GQA).
     """
     return kernels.active.attention(q, k, v, scale, mask)
-
-
-def activation(x: mx.array, name: str) -> mx.array:
-    """An activation by the name it has in `theodolite.nn.kernels.ACTIVATIONS`."""
-    return kernels.active.activation(x, name)

@@ -30,8 +30,7 @@ class PatchEmbed(mlx_nn.Module):
         self.proj = Linear(patch, hidden_size, bias=bias)
 
     def __call__(self, pixels: mx.array) -> mx.array:
-        x: mx.array = self.proj(pixels)
-        return x
+        return self.proj(pixels)
 
 
 def flat_filter(weight: mx.array, channels: int) -> mx.array:
@@ -73,17 +72,17 @@ class Attention(mlx_nn.Module):
         self._heads = heads
 
     def __call__(
-        self, x: mx.array, turn: tuple[mx.array, mx.array], windows: Sequence[tuple[int, int]] | None = None
+        self, x: mx.array, cos_sin: tuple[mx.array, mx.array], windows: Sequence[tuple[int, int]] | None = None
     ) -> mx.array:
         """``[N, D]`` -> ``[N, D]``.
 
-        :param turn: cosines and sines of `rotation`.
+        :param cos_sin: cosines and sines of `rotation`.
         :param windows: (count, patches) of each group of windows, one group after the other; None for all of ``x``.
         """
         n, width = x.shape
         q, k, v = self.qkv(x).reshape(n, 3, self._heads, -1).transpose(1, 2, 0, 3)[:, None]  # [1, H, N, D / H]
         # angles in float32 whatever the weights are, as the references have them
-        q, k = (rope.rotate(t.astype(mx.float32), *turn).astype(t.dtype) for t in (q, k))
+        q, k = (rope.rotate(t.astype(mx.float32), *cos_sin).astype(t.dtype) for t in (q, k))
         scale = (width // self._heads) ** -0.5
         parts, first = [], 0
         for count, size in windows or [(1, n)]:
@@ -93,8 +92,7 @@ class Attention(mlx_nn.Module):
             o = layers.attention(*cut, scale=scale, mask=None)
             parts.append(o.reshape(count * size, width))
             first = span.stop
-        y: mx.array = self.proj(parts[0] if len(parts) == 1 else mx.concatenate(parts))
-        return y
+        return self.proj(parts[0] if len(parts) == 1 else mx.concatenate(parts))
 
 
 def token_positions(ids: Sequence[int], image_token: int, images: Sequence[Patches]) -> np.ndarray:

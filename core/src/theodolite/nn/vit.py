@@ -12,18 +12,10 @@ import mlx.core as mx
 import mlx.nn as mlx_nn
 
 from theodolite.errors import CheckpointError, Unsupported
-from theodolite.nn import kernels
+from theodolite.nn import kernels, keys
 from theodolite.nn.layers import Embedding, LayerNorm, Linear, attention, linears
 from theodolite.nn.masks import Mask
 
-ACTIVATIONS = {
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_new": "gelu_tanh",
-    "gelu": "gelu",
-    "quick_gelu": "quick_gelu",
-    "relu": "relu",
-    "silu": "silu",
-}
 CHANNELS = 3
 
 
@@ -44,16 +36,13 @@ class EncoderConfig:
 
         :raises Unsupported: for an activation that is not served.
         """
-        act = config.get("hidden_act", "gelu_pytorch_tanh")
-        if act not in ACTIVATIONS:
-            raise Unsupported(f"config.json: hidden_act {act!r} is not supported (supported: {', '.join(ACTIVATIONS)})")
         made = cls(
             hidden_size=config.get("hidden_size", 768),
             intermediate_size=config.get("intermediate_size", 3072),
             num_hidden_layers=config.get("num_hidden_layers", 12),
             num_attention_heads=config.get("num_attention_heads", 12),
             layer_norm_eps=config.get("layer_norm_eps", 1e-6),
-            act=ACTIVATIONS[act],
+            act=keys.activation(config, "hidden_act", default="gelu_pytorch_tanh"),
             **more,
         )
         if made.hidden_size % made.num_attention_heads:
@@ -101,8 +90,7 @@ class SelfAttention(mlx_nn.Module):
 
     def __call__(self, x: mx.array, mask: Mask | None) -> mx.array:
         q, k, v = linears(x, (self.q_proj, self.k_proj, self.v_proj), self._head_dim)  # [B, H, L, D / H]
-        y: mx.array = self.out_proj(attention(q, k, v, scale=self._head_dim**-0.5, mask=mask))  # [B, L, D]
-        return y
+        return self.out_proj(attention(q, k, v, scale=self._head_dim**-0.5, mask=mask))  # [B, L, D]
 
 
 class MLP(mlx_nn.Module):
@@ -113,8 +101,7 @@ class MLP(mlx_nn.Module):
         self._act = config.act
 
     def __call__(self, x: mx.array) -> mx.array:
-        y: mx.array = self.fc2(self.fc1(x, act=self._act))
-        return y
+        return self.fc2(self.fc1(x, act=self._act))
 
 
 class EncoderLayer(mlx_nn.Module):
@@ -127,8 +114,7 @@ class EncoderLayer(mlx_nn.Module):
 
     def __call__(self, x: mx.array, mask: Mask | None) -> mx.array:
         x = x + self.self_attn(self.layer_norm1(x), mask)
-        y: mx.array = x + self.mlp(self.layer_norm2(x))
-        return y
+        return x + self.mlp(self.layer_norm2(x))
 
 
 class Encoder(mlx_nn.Module):
@@ -174,8 +160,7 @@ class VisionEmbeddings(mlx_nn.Module):
         if height != self._side or width != self._side:
             raise CheckpointError(f"the processor gave {width} x {height} pixels, the vision tower takes {self._side}")
         x = self.patch_embedding(pixels)
-        y: mx.array = x + self.position_embedding(mx.arange(x.shape[1]))
-        return y
+        return x + self.position_embedding(mx.arange(x.shape[1]))
 
 
 class VisionTower(mlx_nn.Module):
@@ -188,8 +173,7 @@ class VisionTower(mlx_nn.Module):
         self.post_layernorm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def __call__(self, pixels: mx.array) -> mx.array:
-        y: mx.array = self.post_layernorm(self.encoder(self.embeddings(pixels)))
-        return y
+        return self.post_layernorm(self.encoder(self.embeddings(pixels)))
 
 
 def channels_first(weights: dict[str, mx.array]) -> dict[str, mx.array]:

@@ -13,16 +13,8 @@ import mlx.nn as mlx_nn
 
 from theodolite import nn
 from theodolite.errors import CheckpointError, Unsupported
-from theodolite.nn import masks
+from theodolite.nn import keys, masks
 from theodolite.values import Batch
-
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-}
 
 
 @dataclass(frozen=True)
@@ -53,9 +45,6 @@ class Config:
             raise CheckpointError(
                 f"config.json: hidden_size {hidden_size} is no multiple of num_attention_heads {heads}"
             )
-        act = config.get("hidden_act", "gelu")
-        if act not in ACTIVATIONS:
-            raise Unsupported(f"config.json: hidden_act {act!r} is not supported (supported: {', '.join(ACTIVATIONS)})")
         if (positions := config.get("position_embedding_type") or "absolute") != "absolute":
             raise Unsupported(f"config.json: position_embedding_type {positions!r} is not supported, only 'absolute'")
         roberta = config.get("model_type") == "xlm-roberta"
@@ -69,7 +58,7 @@ class Config:
             max_position_embeddings=config.get("max_position_embeddings", 512),
             type_vocab_size=config.get("type_vocab_size", 2),
             layer_norm_eps=config.get("layer_norm_eps", 1e-12),
-            act=ACTIVATIONS[act],
+            act=keys.activation(config, "hidden_act", default="gelu"),
             first_position=(1 if pad_id is None else pad_id) + 1 if roberta else 0,
         )
 

@@ -46,5 +46,4 @@ def sanitize(weights: dict[str, mx.array]) -> dict[str, mx.array]:
 
 @hookimpl
 def forward(model: Bert, batch: Batch) -> mx.array:
-    hidden: mx.array = model(batch)
-    return hidden
+    return model(batch)

@@ -34,8 +34,7 @@ class ModalityProjection(mlx_nn.Module):
         self.proj = nn.Linear(inputs, outputs, bias=False)
 
     def __call__(self, x: mx.array) -> mx.array:
-        y: mx.array = self.proj(x)
-        return y
+        return self.proj(x)
 
 
 class Connector(mlx_nn.Module):
@@ -56,19 +55,18 @@ class Idefics3(mlx_nn.Module):
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__()
         text = decoder.Config.of(checkpoint.config["text_config"])
-        eye = tower_config(checkpoint)
-        self.vision_model = vit.VisionTower(eye)
-        self.connector = Connector(checkpoint.config.get("scale_factor", 2), eye.hidden_size, text.hidden_size)
+        tower = tower_config(checkpoint)
+        self.vision_model = vit.VisionTower(tower)
+        self.connector = Connector(checkpoint.config.get("scale_factor", 2), tower.hidden_size, text.hidden_size)
         self.text_model = decoder.Decoder(text)
 
     def __call__(self, batch: Batch) -> mx.array:
         x = self.text_model.embed_tokens(batch.input_ids)  # [B, L, D]
-        page: Page | None = next((image for image in batch.images if image is not None), None)
+        page: Page | None = batch.image
         if page is not None:
             tiles = self.connector(vision.by_tile(self.vision_model, page.pixels, x.dtype))  # [T, n, D]
             x = vision.place(x, page.slots, tiles.reshape(-1, tiles.shape[-1]))
-        hidden: mx.array = self.text_model(x, self.text_model.mask(batch.attention_mask))
-        return hidden
+        return self.text_model(x, self.text_model.mask(batch.attention_mask))
 
 
 class ColIdefics3(mlx_nn.Module):
@@ -130,8 +128,7 @@ def prompt(checkpoint: Checkpoint, item: Item, tokenizer: Tokenizer, limit: int)
 
 @hookimpl
 def forward(model: ColIdefics3, batch: Batch) -> mx.array:
-    hidden: mx.array = model.model(batch)
-    return hidden
+    return model.model(batch)
 
 
 @hookimpl

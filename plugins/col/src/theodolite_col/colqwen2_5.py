@@ -70,13 +70,12 @@ class ColQwen2_5(mlx_nn.Module):
     def __call__(self, batch: Batch) -> mx.array:
         x = self.model.embed_tokens(batch.input_ids)  # [B, L, D]
         positions = None
-        page: Page | None = next((image for image in batch.images if image is not None), None)
+        page: Page | None = batch.image
         if page is not None:
-            sight: qwen_vision.Vision = page.pixels
-            x = vision.place(x, page.slots, self.vision_tower(sight.images[0]))
-            positions = mx.array(sight.positions[:, None])  # [3, 1, L]
-        hidden: mx.array = self.model(x, self.model.mask(batch.attention_mask), positions)
-        return hidden
+            image: qwen_vision.Vision = page.pixels
+            x = vision.place(x, page.slots, self.vision_tower(image.images[0]))
+            positions = mx.array(image.positions[:, None])  # [3, 1, L]
+        return self.model(x, self.model.mask(batch.attention_mask), positions)
 
 
 @hookimpl
@@ -139,14 +138,13 @@ def prompt(checkpoint: Checkpoint, item: Item, tokenizer: Tokenizer, limit: int)
     patches = process(checkpoint)(item.image)
     ids = qwen_vision.expand(tokenizer.encode(DOCUMENT), image_token, [patches])
     slots = late_interaction.page(item, ids, image_token, patches.tokens, limit)
-    sight = qwen_vision.vision(ids, image_token, [patches])
-    return Prompt(ids=tuple(ids), image=Page(sight, slots, slots.reshape(patches.grid)))
+    image = qwen_vision.vision(ids, image_token, [patches])
+    return Prompt(ids=tuple(ids), image=Page(image, slots, slots.reshape(patches.grid)))
 
 
 @hookimpl
 def forward(model: ColQwen2_5, batch: Batch) -> mx.array:
-    hidden: mx.array = model(batch)
-    return hidden
+    return model(batch)
 
 
 @hookimpl

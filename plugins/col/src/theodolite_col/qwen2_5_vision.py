@@ -10,11 +10,9 @@ import mlx.nn as mlx_nn
 import numpy as np
 
 from theodolite import nn
-from theodolite.errors import Unsupported
-from theodolite.nn import kernels, qwen_vision
+from theodolite.nn import keys, qwen_vision
 from theodolite.pixels import Patches
 
-ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 EPS = 1e-6
 
 
@@ -42,9 +40,6 @@ class Config:
 
         :raises Unsupported: for an activation that is not served.
         """
-        act = config.get("hidden_act", "silu")
-        if act not in ACTIVATIONS:
-            raise Unsupported(f"config.json: vision_config.hidden_act {act!r} is not supported")
         channels = config.get("in_channels") or config.get("in_chans") or 3
         patch_size, merge = config.get("patch_size", 14), config.get("spatial_merge_size", 2)
         return cls(
@@ -58,22 +53,8 @@ class Config:
             merge=merge,
             window=config.get("window_size", 112) // merge // patch_size,
             full_layers=frozenset(config.get("fullatt_block_indexes", (7, 15, 23, 31))),
-            act=ACTIVATIONS[act],
+            act=keys.activation(config, "hidden_act", default="silu"),
         )
-
-
-class MLP(mlx_nn.Module):
-    def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size)
-        self._act = config.act
-
-    def __call__(self, x: mx.array) -> mx.array:
-        gate, up = nn.linears(x, (self.gate_proj, self.up_proj))
-        y: mx.array = self.down_proj(kernels.active.gated(gate, up, self._act))
-        return y
 
 
 class Block(mlx_nn.Module):
@@ -82,10 +63,12 @@ class Block(mlx_nn.Module):
         self.norm1 = nn.RMSNorm(config.hidden_size, eps=EPS)
         self.norm2 = nn.RMSNorm(config.hidden_size, eps=EPS)
         self.attn = qwen_vision.Attention(config.hidden_size, config.num_heads)
-        self.mlp = MLP(config)
+        self.mlp = nn.GatedMLP(config.hidden_size, config.intermediate_size, config.act, bias=True)
 
-    def __call__(self, x: mx.array, turn: tuple[mx.array, mx.array], windows: list[tuple[int, int]] | None) -> mx.array:
-        x = x + self.attn(self.norm1(x), turn, windows)
+    def __call__(
+        self, x: mx.array, cos_sin: tuple[mx.array, mx.array], windows: list[tuple[int, int]] | None
+    ) -> mx.array:
+        x = x + self.attn(self.norm1(x), cos_sin, windows)
         return x + self.mlp(self.norm2(x))
 
 
@@ -100,8 +83,7 @@ class PatchMerger(mlx_nn.Module):
 
     def __call__(self, x: mx.array) -> mx.array:
         x = self.ln_q(x).reshape(-1, self._width)  # [N / merge^2, merge^2 * D]
-        y: mx.array = self.mlp[2](self.mlp[0](x, act="gelu"))
-        return y
+        return self.mlp[2](self.mlp[0](x, act="gelu"))
 
 
 class Visual(mlx_nn.Module):
@@ -119,11 +101,11 @@ class Visual(mlx_nn.Module):
         order, windows = by_window(patches.grid, self._config.window)
         patch_order = (order[:, None] * unit + np.arange(unit)).reshape(-1)
         where = qwen_vision.patch_positions(patches)[patch_order]
-        turn = qwen_vision.rotation(where, self._config.hidden_size // self._config.num_heads)
+        cos_sin = qwen_vision.rotation(where, self._config.hidden_size // self._config.num_heads)
         groups = [(count, size * unit) for count, size in windows]
         x = self.patch_embed(mx.array(patches.pixels[patch_order]).astype(self.merger.ln_q.weight.dtype))  # [N, D]
         for index, block in enumerate(self.blocks):
-            x = block(x, turn, None if index in self._config.full_layers else groups)
+            x = block(x, cos_sin, None if index in self._config.full_layers else groups)
         return self.merger(x)[mx.array(np.argsort(order).astype(np.int32))]
 
 

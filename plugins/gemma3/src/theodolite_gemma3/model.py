@@ -9,15 +9,14 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as mlx_nn
 
-from theodolite.errors import CheckpointError, Unsupported
-from theodolite.nn import Embedding, Linear, attention, begin, kernels, linears
+from theodolite.errors import Unsupported
+from theodolite.nn import Embedding, GatedMLP, Linear, attention, begin, kernels, keys, linears
+from theodolite.nn.keys import FULL, SLIDING
 from theodolite.nn.masks import Mask
 from theodolite.nn.rope import Rope, RopeConfig
 from theodolite.values import Batch
 
-ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim")
-FULL, SLIDING = "full_attention", "sliding_attention"
 GLOBAL_BASE, LOCAL_BASE = 1_000_000.0, 10_000.0
 
 
@@ -46,11 +45,7 @@ class Config:
         :raises CheckpointError: for a missing key.
         :raises Unsupported: for options that are not served.
         """
-        if missing := [key for key in REQUIRED if config.get(key) is None]:
-            raise CheckpointError(f"config.json: {missing[0]} is missing")
-        act = config.get("hidden_activation") or config.get("hidden_act") or "gelu_pytorch_tanh"
-        if act not in ACTIVATIONS:
-            raise Unsupported(f"config.json: hidden_activation {act!r} is not supported")
+        keys.require(config, *REQUIRED)
         if config.get("attn_logit_softcapping"):
             raise Unsupported("config.json: attn_logit_softcapping is not supported")
         if config.get("attention_bias"):
@@ -65,7 +60,7 @@ class Config:
             head_dim=head_dim,
             rms_norm_eps=float(config.get("rms_norm_eps") or 1e-6),
             scale=float(config.get("query_pre_attn_scalar") or 256) ** -0.5,
-            act=ACTIVATIONS[act],
+            act=keys.activation(config, "hidden_activation", "hidden_act", default="gelu_pytorch_tanh"),
             layer_types=_layer_types(config),
             # the reference reads a bidirectional W as the exclusive bound W // 2 + 1: half a window on each side
             window=int(config.get("sliding_window") or 4096) // 2 + 1,
@@ -74,10 +69,8 @@ class Config:
 
 
 def _layer_types(config: dict[str, Any]) -> tuple[str, ...]:
-    if kinds := config.get("layer_types"):
-        if unknown := set(kinds) - {FULL, SLIDING}:
-            raise Unsupported(f"config.json: layer_types holds {min(unknown)!r}")
-        return tuple(kinds)
+    if kinds := keys.layer_types(config):
+        return kinds
     period = config.get("sliding_window_pattern") or 6
     return tuple(SLIDING if (i + 1) % period else FULL for i in range(config["num_hidden_layers"]))
 
@@ -136,26 +129,13 @@ class Attention(mlx_nn.Module):
         return self.o_proj(o)
 
 
-class MLP(mlx_nn.Module):
-    def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.gate_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=False)
-        self._act = config.act
-
-    def __call__(self, x: mx.array) -> mx.array:
-        gate, up = linears(x, (self.gate_proj, self.up_proj))
-        return self.down_proj(kernels.active.gated(gate, up, self._act))
-
-
 class Layer(mlx_nn.Module):
     """Attention and feed-forward, each normed before and after."""
 
     def __init__(self, config: Config, kind: str) -> None:
         super().__init__()
         self.self_attn = Attention(config, kind)
-        self.mlp = MLP(config)
+        self.mlp = GatedMLP(config.hidden_size, config.intermediate_size, config.act)
         for name in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
             self[f"{name}_layernorm"] = RMSNorm(config.hidden_size, config.rms_norm_eps)
 

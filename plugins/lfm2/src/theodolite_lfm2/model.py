@@ -9,7 +9,7 @@ import mlx.core as mx
 import mlx.nn as mlx_nn
 
 from theodolite.errors import CheckpointError
-from theodolite.nn import Embedding, Linear, RMSNorm, attention, kernels, linears
+from theodolite.nn import Embedding, Linear, RMSNorm, attention, gated, keys, linears
 from theodolite.nn.masks import Mask
 from theodolite.nn.rope import Rope, RopeConfig
 from theodolite.values import Batch
@@ -40,8 +40,7 @@ class Config:
 
         :raises CheckpointError: for a missing key.
         """
-        if missing := [key for key in REQUIRED if config.get(key) is None]:
-            raise CheckpointError(f"config.json: {missing[0]} is missing")
+        keys.require(config, *REQUIRED)
         heads = config["num_attention_heads"]
         return cls(
             vocab_size=config["vocab_size"],
@@ -72,8 +71,8 @@ def _intermediate_size(config: dict[str, Any]) -> int:
 
 def _attends(config: dict[str, Any]) -> tuple[bool, ...]:
     count = config["num_hidden_layers"]
-    if kinds := config.get("layer_types"):
-        return tuple(kind == "full_attention" for kind in kinds)
+    if kinds := keys.layer_types(config, served=(keys.FULL, "conv")):
+        return tuple(kind == keys.FULL for kind in kinds)
     chosen = config.get("full_attn_idxs")
     if chosen is None:
         raise CheckpointError("config.json: neither layer_types nor full_attn_idxs says which layers attend")
@@ -149,7 +148,7 @@ class FeedForward(mlx_nn.Module):
 
     def __call__(self, x: mx.array) -> mx.array:
         gate, up = linears(x, (self.w1, self.w3))
-        return self.w2(kernels.active.gated(gate, up, "silu"))
+        return self.w2(gated(gate, up, "silu"))
 
 
 class Layer(mlx_nn.Module):

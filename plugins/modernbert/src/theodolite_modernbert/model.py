@@ -13,15 +13,14 @@ import mlx.core as mx
 import mlx.nn as mlx_nn
 
 from theodolite import nn
-from theodolite.errors import CheckpointError, Unsupported
-from theodolite.nn import kernels
+from theodolite.errors import CheckpointError
+from theodolite.nn import keys
+from theodolite.nn.keys import FULL, SLIDING
 from theodolite.nn.masks import Mask
 from theodolite.nn.rope import Rope, RopeConfig
 from theodolite.values import Batch
 
-ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "silu": "silu"}
 REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-FULL, SLIDING = "full_attention", "sliding_attention"
 GLOBAL_BASE, LOCAL_BASE = 160_000.0, 10_000.0
 
 
@@ -50,12 +49,7 @@ class Config:
         :raises CheckpointError: for a missing key.
         :raises Unsupported: for an activation that is not served.
         """
-        if missing := [key for key in REQUIRED if config.get(key) is None]:
-            raise CheckpointError(f"config.json: {missing[0]} is missing")
-        act = config.get("hidden_activation") or "gelu"
-        if act not in ACTIVATIONS:
-            names = ", ".join(ACTIVATIONS)
-            raise Unsupported(f"config.json: hidden_activation {act!r} is not supported (supported: {names})")
+        keys.require(config, *REQUIRED)
         if config["hidden_size"] % config["num_attention_heads"]:
             raise CheckpointError(
                 f"config.json: hidden_size {config['hidden_size']} is no multiple of num_attention_heads "
@@ -70,7 +64,7 @@ class Config:
             norm_bias=bool(config.get("norm_bias")),
             attention_bias=bool(config.get("attention_bias")),
             mlp_bias=bool(config.get("mlp_bias")),
-            act=ACTIVATIONS[act],
+            act=keys.activation(config, "hidden_activation", default="gelu"),
             layer_types=_layer_types(config),
             window=int(config.get("local_attention") or 128) // 2 + 1,
             ropes=_ropes(config),
@@ -78,14 +72,8 @@ class Config:
 
 
 def _layer_types(config: dict[str, Any]) -> tuple[str, ...]:
-    if kinds := config.get("layer_types"):
-        if unknown := set(kinds) - {FULL, SLIDING}:
-            raise Unsupported(f"config.json: layer_types holds {min(unknown)!r}")
-        if len(kinds) != config["num_hidden_layers"]:
-            raise CheckpointError(
-                f"config.json: layer_types has {len(kinds)} entries for {config['num_hidden_layers']} layers"
-            )
-        return tuple(kinds)
+    if kinds := keys.layer_types(config):
+        return kinds
     period = config.get("global_attn_every_n_layers") or 3
     return tuple(SLIDING if i % period else FULL for i in range(config["num_hidden_layers"]))
 
@@ -139,7 +127,7 @@ class MLP(mlx_nn.Module):
 
     def __call__(self, x: mx.array) -> mx.array:
         gate, up = mx.split(self.Wi(x), 2, axis=-1)  # [B, L, F] each
-        return self.Wo(kernels.active.gated(gate, up, self._act))
+        return self.Wo(nn.gated(gate, up, self._act))
 
 
 class Layer(mlx_nn.Module):

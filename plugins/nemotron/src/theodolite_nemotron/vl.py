@@ -42,7 +42,7 @@ class Config:
     """The parts of config.json."""
 
     text: decoder.Config
-    eye: vit.Config
+    tower: vit.Config
     side: int
     """``side * side`` patches become one visual token."""
     image_token: int
@@ -63,7 +63,7 @@ class Config:
                 raise CheckpointError(f"{where}: {key} is missing")
         return cls(
             text=decoder.Config.of(config["llm_config"]),
-            eye=vit.Config.of(config["vision_config"]),
+            tower=vit.Config.of(config["vision_config"]),
             side=round(1 / config.get("downsample_ratio", 0.5)),
             image_token=config["img_context_token_id"],
         )
@@ -74,13 +74,13 @@ class NemotronVL(mlx_nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        wide, width = config.eye.hidden_size * config.side**2, config.text.hidden_size
-        self.vision_model = vit.VisionTower(config.eye)
+        wide, width = config.tower.hidden_size * config.side**2, config.text.hidden_size
+        self.vision_model = vit.VisionTower(config.tower)
         self.mlp1 = [nn.LayerNorm(wide), nn.Linear(wide, width), mlx_nn.GELU(), nn.Linear(width, width)]
         self.language_model = decoder.Decoder(config.text)
         self._side = config.side
 
-    def see(self, pixels: np.ndarray, dtype: mx.Dtype) -> mx.array:
+    def image_features(self, pixels: np.ndarray, dtype: mx.Dtype) -> mx.array:
         """Visual tokens of all tiles, one after the other: ``[T, tile, tile, 3]`` -> ``[T * n, D]``."""
         norm, up, _, out = self.mlp1
         x = vision.pixel_shuffle(vision.by_tile(self.vision_model, pixels, dtype), self._side)
@@ -89,11 +89,10 @@ class NemotronVL(mlx_nn.Module):
 
     def __call__(self, batch: Batch) -> mx.array:
         x = self.language_model.embed_tokens(batch.input_ids)  # [B, L, D]
-        tiles: Tiles | None = next((image for image in batch.images if image is not None), None)
+        tiles: Tiles | None = batch.image
         if tiles is not None:
-            x = vision.place(x, tiles.slots, self.see(tiles.pixels, x.dtype))
-        hidden: mx.array = self.language_model(x, masks.padding(batch.attention_mask))
-        return hidden
+            x = vision.place(x, tiles.slots, self.image_features(tiles.pixels, x.dtype))
+        return self.language_model(x, masks.padding(batch.attention_mask))
 
 
 @hookimpl
@@ -133,7 +132,7 @@ def prompt(checkpoint: Checkpoint, item: Item, tokenizer: Tokenizer, limit: int)
         raise RequestError("this model takes an image or a text, not both in one input")
     config = Config.of(checkpoint)
     pixels = Processor.of(checkpoint)(item.image)
-    tokens = len(pixels) * (pixels.shape[1] // config.eye.patch_size // config.side) ** 2
+    tokens = len(pixels) * (pixels.shape[1] // config.tower.patch_size // config.side) ** 2
     ids = tokenizer.encode(DOCUMENT.format(CONTEXT * tokens))
     if len(ids) > limit:
         raise RequestError(f"the image needs {len(ids)} tokens, max_length is {limit}")
@@ -142,5 +141,4 @@ def prompt(checkpoint: Checkpoint, item: Item, tokenizer: Tokenizer, limit: int)
 
 @hookimpl
 def forward(model: NemotronVL, batch: Batch) -> mx.array:
-    hidden: mx.array = model(batch)
-    return hidden
+    return model(batch)

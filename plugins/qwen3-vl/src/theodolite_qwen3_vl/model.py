@@ -53,10 +53,10 @@ class Config:
 
         :raises CheckpointError: naming what does not.
         """
-        where, seen, taken = checkpoint.path / "config.json", self.vision.out_hidden_size, self.text.hidden_size
+        where, given, taken = checkpoint.path / "config.json", self.vision.out_hidden_size, self.text.hidden_size
         qwen_vision.check(self.text, where)
-        if seen != taken:
-            raise CheckpointError(f"{where}: the tower gives {seen} features a token, the decoder takes {taken}")
+        if given != taken:
+            raise CheckpointError(f"{where}: the tower gives {given} features a token, the decoder takes {taken}")
 
 
 class Qwen3VL(mlx_nn.Module):
@@ -69,19 +69,19 @@ class Qwen3VL(mlx_nn.Module):
 
     def __call__(self, batch: Batch) -> mx.array:
         x = self.language_model.embed_tokens(batch.input_ids)  # [B, L, D]
-        sight: qwen_vision.Vision | None = next((image for image in batch.images if image is not None), None)
+        image: qwen_vision.Vision | None = batch.image
         mask = self.language_model.mask(batch.attention_mask)
-        if sight is None:
+        if image is None:
             return self.language_model(x, mask)
-        seen = [self.visual(patches) for patches in sight.images]
-        tokens = mx.concatenate([tokens for tokens, _ in seen])
-        deep = [mx.concatenate(list(parts)) for parts in zip(*(parts for _, parts in seen), strict=True)]
+        features = [self.visual(patches) for patches in image.images]
+        tokens = mx.concatenate([tokens for tokens, _ in features])
+        deep = [mx.concatenate(list(parts)) for parts in zip(*(parts for _, parts in features), strict=True)]
         nothing = mx.zeros_like(x)
         return self.language_model(
-            vision.place(x, sight.slots, tokens),
+            vision.place(x, image.slots, tokens),
             mask,
-            mx.array(sight.positions[:, None]),  # [3, 1, L]
-            {i: vision.place(nothing, sight.slots, features) for i, features in enumerate(deep)},
+            mx.array(image.positions[:, None]),  # [3, 1, L]
+            {i: vision.place(nothing, image.slots, layer) for i, layer in enumerate(deep)},
         )
 
 

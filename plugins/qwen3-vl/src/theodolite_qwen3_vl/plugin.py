@@ -65,5 +65,4 @@ def prompt(
 
 @hookimpl
 def forward(model: qwen3_vl.Qwen3VL, batch: Batch) -> mx.array:
-    hidden: mx.array = model(batch)
-    return hidden
+    return model(batch)

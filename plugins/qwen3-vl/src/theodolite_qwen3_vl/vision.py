@@ -10,11 +10,10 @@ import mlx.nn as mlx_nn
 import numpy as np
 
 from theodolite import nn
-from theodolite.errors import CheckpointError, Unsupported
-from theodolite.nn import qwen_vision
+from theodolite.errors import CheckpointError
+from theodolite.nn import keys, qwen_vision
 from theodolite.pixels import Patches
 
-ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "silu": "silu"}
 EPS = 1e-6
 
 
@@ -44,9 +43,6 @@ class Config:
         :raises Unsupported: for an activation that is not served.
         :raises CheckpointError: for a position table that is no square, or a DeepStack layer that is not there.
         """
-        act = config.get("hidden_act", "gelu_pytorch_tanh")
-        if act not in ACTIVATIONS:
-            raise Unsupported(f"config.json: vision_config.hidden_act {act!r} is not supported")
         rows, depth = config.get("num_position_embeddings", 2304), config.get("depth", 27)
         deepstack = tuple(config.get("deepstack_visual_indexes", (8, 16, 24)))
         if (side := round(rows**0.5)) ** 2 != rows:
@@ -65,7 +61,7 @@ class Config:
             merge=config.get("spatial_merge_size", 2),
             side=side,
             deepstack=deepstack,
-            act=ACTIVATIONS[act],
+            act=keys.activation(config, "hidden_act", default="gelu_pytorch_tanh"),
         )
 
 
@@ -77,8 +73,7 @@ class MLP(mlx_nn.Module):
         self._act = config.act
 
     def __call__(self, x: mx.array) -> mx.array:
-        y: mx.array = self.linear_fc2(self.linear_fc1(x, act=self._act))
-        return y
+        return self.linear_fc2(self.linear_fc1(x, act=self._act))
 
 
 class Block(mlx_nn.Module):
@@ -89,8 +84,8 @@ class Block(mlx_nn.Module):
         self.attn = qwen_vision.Attention(config.hidden_size, config.num_heads)
         self.mlp = MLP(config)
 
-    def __call__(self, x: mx.array, turn: tuple[mx.array, mx.array]) -> mx.array:
-        x = x + self.attn(self.norm1(x), turn)
+    def __call__(self, x: mx.array, cos_sin: tuple[mx.array, mx.array]) -> mx.array:
+        x = x + self.attn(self.norm1(x), cos_sin)
         return x + self.mlp(self.norm2(x))
 
 
@@ -108,8 +103,7 @@ class PatchMerger(mlx_nn.Module):
     def __call__(self, x: mx.array) -> mx.array:
         x = x.reshape(-1, self._width) if self._joined_norm else x
         x = self.norm(x).reshape(-1, self._width)  # [N / merge^2, merge^2 * D]
-        y: mx.array = self.linear_fc2(self.linear_fc1(x, act="gelu"))
-        return y
+        return self.linear_fc2(self.linear_fc1(x, act="gelu"))
 
 
 class Visual(mlx_nn.Module):
@@ -131,10 +125,10 @@ class Visual(mlx_nn.Module):
         table = self.pos_embed(mx.array(corners))  # [N, 4, D]
         positions = (table * mx.array(shares)[..., None]).sum(axis=1).astype(table.dtype)
         x = self.patch_embed(mx.array(patches.pixels).astype(table.dtype)) + positions  # [N, D]
-        turn = qwen_vision.rotation(where, self._config.hidden_size // self._config.num_heads)
+        cos_sin = qwen_vision.rotation(where, self._config.hidden_size // self._config.num_heads)
         stacked = []
         for index, block in enumerate(self.blocks):
-            x = block(x, turn)
+            x = block(x, cos_sin)
             if index in self._config.deepstack:
                 stacked.append(self.deepstack_merger_list[self._config.deepstack.index(index)](x))
         return self.merger(x), stacked

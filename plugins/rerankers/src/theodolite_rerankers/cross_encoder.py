@@ -12,6 +12,7 @@ from theodolite import nn, pooling
 from theodolite.checkpoint import Checkpoint
 from theodolite.errors import CheckpointError, Unsupported
 from theodolite.hookspecs import hookimpl
+from theodolite.nn import keys
 from theodolite.values import Batch, Fit, Pooling, Profile, Task
 from theodolite_bert import model as bert
 from theodolite_modernbert import model as modernbert
@@ -124,11 +125,8 @@ def build(checkpoint: Checkpoint) -> mlx_nn.Module:
     config = checkpoint.config
     match checkpoint.model_type:
         case "modernbert":
-            act = config.get("classifier_activation") or "gelu"
-            if act not in modernbert.ACTIVATIONS:
-                raise Unsupported(f"{checkpoint.path / 'config.json'}: classifier_activation {act!r} is not supported")
-            settings = modernbert.Config.of(config)
-            return ModernBertClassifier(settings, modernbert.ACTIVATIONS[act], bool(config.get("classifier_bias")))
+            act = keys.activation(config, "classifier_activation", default="gelu")
+            return ModernBertClassifier(modernbert.Config.of(config), act, bool(config.get("classifier_bias")))
         case "xlm-roberta":
             return RobertaClassifier(bert.Config.of(config))
     _check_segments(checkpoint)

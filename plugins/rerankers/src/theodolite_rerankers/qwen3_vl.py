@@ -134,8 +134,7 @@ def prompt(
 
 @hookimpl
 def forward(model: Reranker, batch: Batch) -> mx.array:
-    hidden: mx.array = model.model(batch)
-    return hidden
+    return model.model(batch)
 
 
 @hookimpl

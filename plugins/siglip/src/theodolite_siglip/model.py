@@ -56,8 +56,7 @@ class TextEmbeddings(mlx_nn.Module):
         self.position_embedding = nn.Embedding(config.max_position_embeddings, config.text.hidden_size)
 
     def __call__(self, input_ids: mx.array) -> mx.array:
-        x: mx.array = self.token_embedding(input_ids) + self.position_embedding(mx.arange(input_ids.shape[1]))
-        return x
+        return self.token_embedding(input_ids) + self.position_embedding(mx.arange(input_ids.shape[1]))
 
 
 class TextModel(mlx_nn.Module):
@@ -71,8 +70,7 @@ class TextModel(mlx_nn.Module):
         self.head = nn.Linear(config.text.hidden_size, config.projection_size)
 
     def __call__(self, input_ids: mx.array) -> mx.array:
-        x: mx.array = self.final_layer_norm(self.encoder(self.embeddings(input_ids)))
-        return x
+        return self.final_layer_norm(self.encoder(self.embeddings(input_ids)))
 
 
 class ProbeAttention(mlx_nn.Module):
@@ -92,8 +90,7 @@ class ProbeAttention(mlx_nn.Module):
             kernels.split_heads(kernels.active.linear(given, weight, bias), self._head_dim)
             for given, weight, bias in parts
         )  # [B, H, 1 | P, D / H]
-        y: mx.array = self.out_proj(nn.attention(q, k, v, scale=self._head_dim**-0.5, mask=None))
-        return y
+        return self.out_proj(nn.attention(q, k, v, scale=self._head_dim**-0.5, mask=None))
 
 
 class PoolingHead(mlx_nn.Module):
@@ -109,8 +106,7 @@ class PoolingHead(mlx_nn.Module):
     def __call__(self, patches: mx.array) -> mx.array:
         probe = mx.broadcast_to(self.probe, (patches.shape[0], 1, patches.shape[2]))
         x = self.attention(probe, patches)
-        y: mx.array = (x + self.mlp(self.layernorm(x)))[:, 0]
-        return y
+        return (x + self.mlp(self.layernorm(x)))[:, 0]
 
 
 class VisionModel(vit.VisionTower):
@@ -133,7 +129,7 @@ class Siglip(mlx_nn.Module):
     def __call__(self, batch: Batch) -> mx.array:
         """Hidden states of the texts ``[B, L, D]``, or of the one image ``[1, P, D]``: images come one by one."""
         hidden: mx.array
-        if (pixels := batch.images[0] if batch.images else None) is not None:
+        if (pixels := batch.image) is not None:
             dtype = self.vision_model.post_layernorm.weight.dtype
             hidden = self.vision_model(mx.array(pixels)[None].astype(dtype))
         else:
@@ -143,7 +139,7 @@ class Siglip(mlx_nn.Module):
     def pool(self, hidden: mx.array, batch: Batch) -> mx.array:
         """One vector per row: the last position of a text, by training ``</s>``; the pooling head of an image."""
         pooled: mx.array
-        if batch.images and batch.images[0] is not None:
+        if batch.image is not None:
             pooled = self.vision_model.head(hidden)
         else:
             pooled = self.text_model.head(hidden[:, -1])

@@ -56,7 +56,7 @@ class Processor:
         return self.pixels.numbers(self.pixels.resize(image, self.side, self.side))
 
 
-def blindness(checkpoint: Checkpoint, config: Config) -> str | None:
+def no_images(checkpoint: Checkpoint, config: Config) -> str | None:
     """Why the checkpoint serves no images, None where it does."""
     if config.vision is None:
         return "this is an export of the text tower alone"
@@ -72,7 +72,7 @@ def detect(checkpoint: Checkpoint) -> Profile | None:
     if checkpoint.model_type not in ("siglip", TEXT_ONLY):
         return None
     config = Config.of(checkpoint.config)
-    reason = blindness(checkpoint, config)
+    reason = no_images(checkpoint, config)
     return Profile(
         family="siglip",
         fit=Fit.ARCHITECTURE if checkpoint.architecture in ARCHITECTURES else Fit.MODEL_TYPE,
@@ -105,7 +105,7 @@ def build(checkpoint: Checkpoint, profile: Profile) -> mlx_nn.Module:
 @hookimpl
 def sanitize(checkpoint: Checkpoint, weights: dict[str, mx.array]) -> dict[str, mx.array]:
     config = Config.of(checkpoint.config)
-    blind = blindness(checkpoint, config) is not None
+    blind = no_images(checkpoint, config) is not None
     kept = {
         f"text_model.{name}" if FLAT.search(name) else name: tensor
         for name, tensor in weights.items()
@@ -128,8 +128,7 @@ def prompt(checkpoint: Checkpoint, item: Item) -> Prompt | None:
 
 @hookimpl
 def forward(model: Siglip, batch: Batch) -> mx.array:
-    hidden: mx.array = model(batch)
-    return hidden
+    return model(batch)
 
 
 @hookimpl

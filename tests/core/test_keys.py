@@ -1,0 +1,31 @@
+"""Keys of config.json: read alike by all families, refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from theodolite.errors import CheckpointError, Unsupported
+from theodolite.nn import keys, kernels, numpy_kernels
+
+
+def test_every_activation_has_a_kernel() -> None:
+    assert set(keys.ACTIVATIONS.values()) <= set(kernels.ACTIVATIONS) == set(numpy_kernels.ACTIVATIONS)
+
+
+def test_the_first_name_that_is_set() -> None:
+    config = {"hidden_activation": None, "hidden_act": "gelu_new"}
+    assert keys.activation(config, "hidden_activation", "hidden_act", default="gelu") == "gelu_tanh"
+    assert keys.activation({}, "hidden_act", default="silu") == "silu"
+    with pytest.raises(Unsupported, match="hidden_act 'mish'"):
+        keys.activation({"hidden_act": "mish"}, "hidden_act", default="gelu")
+
+
+def test_a_missing_key() -> None:
+    with pytest.raises(CheckpointError, match="hidden_size is missing"):
+        keys.require({"vocab_size": 1, "hidden_size": None}, "vocab_size", "hidden_size")
+
+
+@pytest.mark.parametrize(("kinds", "message"), [(["full_attention"], "names 1 layers"), (["conv", "conv"], "'conv'")])
+def test_layers_that_do_not_fit(kinds: list[str], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        keys.layer_types({"num_hidden_layers": 2, "layer_types": kinds})
