@@ -102,7 +102,7 @@ def _module_folders(name: str, commit: str, files: Sequence[str]) -> list[str]:
         return []
     from huggingface_hub import hf_hub_download
 
-    text = Path(hf_hub_download(name, "modules.json", revision=commit)).read_text(encoding="utf-8")
+    text = Path(hf_hub_download(name, "modules.json", revision=commit)).read_text(encoding="utf-8-sig")
     try:
         return [str(module["path"]) for module in json.loads(text)]
     except (ValueError, TypeError, KeyError):
