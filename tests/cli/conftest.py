@@ -29,16 +29,19 @@ class Toy(nn.Module):
 
 
 class ToyFamily:
-    """``toy-embed``, ``toy-multi`` (also images, and instructions) or ``toy-rerank``."""
+    """``toy-embed``, ``toy-multi`` (also images, and instructions), ``toy-rerank``, or ``toy-generative``.
+
+    The last is a reranker that on disk is a text generator, so that it is claimed only if asked for as one.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     @hookimpl
-    def detect(self, checkpoint: Checkpoint) -> Profile | None:
-        if checkpoint.model_type != self.name:
+    def detect(self, checkpoint: Checkpoint, task: Task | None) -> Profile | None:
+        if checkpoint.model_type != self.name or (self.name == "toy-generative" and task is not Task.RERANK):
             return None
-        multi, reranks = self.name == "toy-multi", self.name == "toy-rerank"
+        multi, reranks = self.name == "toy-multi", self.name in ("toy-rerank", "toy-generative")
         return Profile(
             family=self.name,
             fit=Fit.MODEL_TYPE,
@@ -84,7 +87,8 @@ class ToyFamily:
 @pytest.fixture(autouse=True)
 def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the toy families are installed."""
-    plugins = [registry.Plugin(n, "toys", "1.2.3", ToyFamily(n)) for n in ("toy-embed", "toy-multi", "toy-rerank")]
+    names = ("toy-embed", "toy-multi", "toy-rerank", "toy-generative")
+    plugins = [registry.Plugin(name, "toys", "1.2.3", ToyFamily(name)) for name in names]
     plugins.append(registry.Plugin("toy-broken", "toys", "1.2.3", error="ImportError: no module named 'nothing'"))
     monkeypatch.setattr(registry, "_installed", registry.Registry(plugins))
     for variable in ("THEODOLITE_EMBEDDING_POOLING", "MLXCEL_EMBEDDING_POOLING", "THEODOLITE_KERNELS"):

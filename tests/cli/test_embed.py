@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from theodolite.errors import CONTROL
 from theodolite_cli.main import main
 
 Checkpoint = Callable[..., str]
@@ -69,6 +70,13 @@ def test_json(checkpoint: Checkpoint, capsys: Capture) -> None:
     np.testing.assert_allclose(answer["similarity"], vectors @ vectors.T, atol=1e-6)
 
 
+def test_json_holds_no_control_character(checkpoint: Checkpoint, capsys: Capture) -> None:
+    assert embed("-m", checkpoint(), "-p", "\x1b[31m\x7f\x9b", "--json") == 0
+    out = capsys.readouterr().out
+    assert json.loads(out)["inputs"] == ["\x1b[31m\x7f\x9b"]
+    assert not CONTROL.search(out.removesuffix("\n"))
+
+
 def test_json_of_one_input_has_null_similarity(checkpoint: Checkpoint, capsys: Capture) -> None:
     assert embed("-m", checkpoint(), "-p", "cat", "--json") == 0
     assert json.loads(capsys.readouterr().out)["similarity"] is None
@@ -88,7 +96,7 @@ def test_multi_vector(checkpoint: Checkpoint, capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("args", [[], ["-p", "-"]])
-@pytest.mark.parametrize("data", [b"a cat\nkitten\n", b"a cat\r\nkitten"])
+@pytest.mark.parametrize("data", [b"a cat\nkitten\n", b"a cat\r\nkitten", b"\xef\xbb\xbfa cat\nkitten\n"])
 def test_stdin(
     checkpoint: Checkpoint, capsys: Capture, monkeypatch: pytest.MonkeyPatch, args: list, data: bytes
 ) -> None:
@@ -163,6 +171,9 @@ def test_too_many_for_a_matrix(checkpoint: Checkpoint, capsys: Capture, monkeypa
         (["-p", ""], ["prompt 0 is empty"]),
         (["-p", "a", "-p", ""], ["prompt 1 is empty"]),
         (["-p", "cat", "--image", "none.png"], ["--image none.png: no such file"]),
+        (["-p", "cat", "--image", "http://x/y.png"], ["--image http://x/y.png", "server", "download"]),
+        (["-p", "cat", "--image", "/"], ["--image /: this is a folder"]),
+        (["-m", "", "-p", "cat"], ["the model's name is empty"]),
         (["-p", "cat", "--dimensions", "9"], ["dimensions must be between 1 and 8"]),
         (["-p", "cat", "-p", "nan"], ["invalid numeric result"]),
         (["-p", "cat", "--prompt-name", "x"], ["no prompt named 'x'", "none"]),

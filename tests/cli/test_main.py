@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from theodolite_cli import embed, main
 
 Checkpoint = Callable[..., str]
 Capture = pytest.CaptureFixture[str]
-RUN = "import sys; from theodolite_cli.main import main; sys.exit(main())"
+RUN = "import sys; from theodolite_cli.__main__ import main; sys.exit(main())"
 HEAVY = ("rich", "PIL", "aiohttp", "huggingface_hub", "torch", "transformers")
 BERT = {
     "model_type": "bert",
@@ -100,19 +101,48 @@ def test_interrupt() -> None:
         assert child.stderr.read() == ""
 
 
+def test_interrupt_while_python_imports() -> None:
+    """Ctrl-C in the first moments is as quiet as later."""
+    code = """if True:
+        import os, signal, sys
+        class Interrupting:
+            def find_spec(self, name, *rest):
+                if name == "theodolite_cli.main":
+                    os.kill(os.getpid(), signal.SIGINT)
+        sys.meta_path.insert(0, Interrupting())
+        """
+    done = process("--version", code=code + RUN)
+    assert (done.returncode, done.stdout, done.stderr) == (main.INTERRUPTED, "", "")
+
+
 def test_closed_stdin() -> None:
     done = process("embed", stdin=subprocess.DEVNULL)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: nothing to embed")
 
 
-@pytest.mark.parametrize(("closed", "status"), [("<&-", 1), (">&-", 0), ("2>&-", 0)])
+@pytest.mark.parametrize(("closed", "status"), [("<&-", 1), (">&-", 1), ("2>&-", 0)])
 def test_closed_streams(bert: str, closed: str, status: int) -> None:
     texts = "" if "<" in closed else "-p cat -p car"
     line = f"exec '{sys.executable}' -c '{RUN}' embed -m '{bert}' {texts} {closed}"
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True)
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
+    assert ("could not be written to stdout" in done.stderr) == (closed == ">&-")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["embed", "--help"], ["arch"]])
+def test_a_full_disk(args: list[str], unbuffered: str) -> None:
+    with open("/dev/full", "w") as full:
+        call = [sys.executable, "-c", RUN, *args]
+        env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.endswith("No space left on device\n")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("debug", ["", "0", "1"])
@@ -152,12 +182,25 @@ def test_help_fits_80_columns(capsys: Capture, monkeypatch: pytest.MonkeyPatch, 
     assert not [line for line in out.splitlines() if len(line) > 80]
 
 
-@pytest.mark.parametrize("args", [[], ["nothing"], ["embed", "surplus"], ["embed", "-p", "-x"]])
-def test_usage(capsys: Capture, args: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("args", "help_of"),
+    [
+        ([], "theodolite"),
+        (["nothing"], "theodolite"),
+        (["--bogus", "embed"], "theodolite"),
+        (["embed", "surplus"], "theodolite embed"),
+        (["embed", "--bogus", "\x1b[31m"], "theodolite embed"),
+        (["embed", "-p", "-x"], "theodolite embed"),
+    ],
+)
+def test_usage(capsys: Capture, args: list[str], help_of: str) -> None:
     with pytest.raises(SystemExit) as stop:
         main.main(args)
     assert stop.value.code == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    err = capsys.readouterr().err
+    assert err.endswith(f" (see {help_of} --help)\n")
+    assert err.count("\n") == 1
+    assert "\x1b" not in err
 
 
 class Extra:

@@ -7,8 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from theodolite import embedder, reranker
-from theodolite_cli import embed, render, rerank
+from theodolite_cli import render
 
 Capture = pytest.CaptureFixture[str]
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -28,6 +27,15 @@ def show(count: int, capsys: Capture) -> str:
         f"cosine similarity ({count} inputs):", np.linspace(-1, 1, count * count).reshape(count, count), labels
     )
     return capsys.readouterr().out
+
+
+def test_a_label_cannot_steer_the_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal(monkeypatch)
+    render.similarity("cosine similarity (2 inputs):", np.eye(2), ["\x1b]0;title\x07", "漢" * 60])
+    lines = ANSI.sub("", capsys.readouterr().out).splitlines()
+    assert any(r"\x1b]0;title\x07" in line for line in lines)
+    assert "\x1b" not in "".join(lines)
+    assert max(map(render.cells, lines)) <= 80
 
 
 @pytest.mark.parametrize("count", [2, 3, 6])
@@ -82,5 +90,23 @@ def test_columns_wrap_below_themselves(capsys: Capture) -> None:
     assert lines[-1] == "  longer"
 
 
-def test_help_tells_the_real_batch_sizes() -> None:
-    assert (embed.BATCH_SIZE, rerank.BATCH_SIZE) == (embedder.BATCH_SIZE, reranker.BATCH_SIZE)
+def test_columns_are_aligned_by_width(capsys: Capture) -> None:
+    render.columns(None, [["猫", "a", "字 " * 30], ["a", "b\x1b[31m", "c"]])
+    first, *rest, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("  猫  a")
+    assert last.startswith("  a   b\\x1b[31m  c")
+    assert max(render.cells(line) for line in (first, *rest)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("a\n cat", "a cat"),
+        ("\x1b]0;x\x07\x9b", r"\x1b]0;x\x07\x9b"),
+        ("x" * 61, "x" * 57 + "..."),
+        ("漢" * 30, "漢" * 30),
+        ("漢" * 60, "漢" * 28 + "..."),
+    ],
+)
+def test_short(text: str, label: str) -> None:
+    assert render.short(text, 60) == label

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 import pytest
 
 from theodolite import catalog
+from theodolite.errors import CONTROL
 from theodolite_cli import show
 from theodolite_cli.main import main
 
@@ -16,6 +18,7 @@ Capture = pytest.CaptureFixture[str]
 CATALOG = {
     "toy-embed": {"distribution": "toys", "task": "embed", "model_types": ["toy-embed"]},
     "absent": {"distribution": "theodolite-absent", "task": "embed", "model_types": ["absent", "absent2"]},
+    "absent-generative": {"distribution": "theodolite-absent", "task": "rerank", "model_types": ["absent-generative"]},
     "absent-rerank": {"distribution": "theodolite-absent", "task": "rerank", "model_types": ["absent"]},
 }
 
@@ -67,6 +70,8 @@ def test_show_text(checkpoint: Checkpoint, capsys: Capture) -> None:
     assert "  dim                  8" in lines
     assert "  prompts              query: 'q: '" in lines
     assert "  quantization         -" in lines
+    [size] = [line for line in lines if line.startswith("  size on disk")]
+    assert re.search(r" \d\.\d kB$", size)
     assert "  images               no" in lines
 
 
@@ -78,6 +83,36 @@ def test_show_multi_vector_and_reranker(checkpoint: Checkpoint, capsys: Capture)
     told = json.loads(capsys.readouterr().out)
     assert (told["task"], told["kind"]) == ("rerank", "generative_text")
     assert "pooling" not in told
+
+
+@pytest.mark.parametrize("args", [[], ["--family", "toy-generative"]])
+def test_show_generative_reranker(checkpoint: Checkpoint, capsys: Capture, args: list[str]) -> None:
+    assert main(["show", checkpoint("toy-generative"), "--json", *args]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["family"], told["task"], told["kind"]) == ("toy-generative", "rerank", "generative_text")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "words"),
+    [
+        ("unheard-of", "docs/writing-a-family.md"),
+        ("absent", "pip install theodolite-absent"),
+        ("absent-generative", "family 'absent-generative', which is not installed: pip install theodolite-absent"),
+    ],
+)
+def test_show_says_what_is_missing(
+    published: None, checkpoint: Checkpoint, capsys: Capture, model_type: str, words: str
+) -> None:
+    assert main(["show", checkpoint(model_type)]) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_names_of_prompts_cannot_steer_the_terminal(checkpoint: Checkpoint, capsys: Capture) -> None:
+    prompts = {"a\x1b[31m\nb": "x", "c": "\x9b2J"}
+    assert main(["show", checkpoint(config_sentence_transformers={"prompts": prompts})]) == 0
+    out = capsys.readouterr().out
+    assert r"a\x1b[31m\nb: 'x'; c: '\x9b2J'" in out
+    assert not CONTROL.search(out.replace("\n", ""))
 
 
 def test_show_does_not_load(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +142,7 @@ def test_show_error(capsys: Capture) -> None:
 def test_families_json(published: None, capsys: Capture) -> None:
     assert main(["families", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert [f["family"] for f in told["installed"]] == ["toy-embed", "toy-multi", "toy-rerank"]
+    assert [f["family"] for f in told["installed"]] == ["toy-embed", "toy-multi", "toy-rerank", "toy-generative"]
     assert told["installed"][0] == {
         "family": "toy-embed",
         "distribution": "toys",
@@ -119,6 +154,7 @@ def test_families_json(published: None, capsys: Capture) -> None:
     line = "pip install theodolite-absent"
     assert told["available"] == [
         {"family": "absent", "model_types": ["absent", "absent2"], "install": line},
+        {"family": "absent-generative", "model_types": ["absent-generative"], "install": line},
         {"family": "absent-rerank", "model_types": ["absent"], "install": line},
     ]
     assert [table["in_use"] for table in told["kernels"]].count(True) == 1
@@ -130,9 +166,9 @@ def test_families_text(published: None, capsys: Capture, monkeypatch: pytest.Mon
     assert main(["families"]) == 0
     out = capsys.readouterr().out
     for line in (
-        "  toy-embed   1.2.3    toys          toy-embed",
+        "  toy-embed       1.2.3    toys          toy-embed",
         "  toy-broken (toys 1.2.3): ImportError: no module named 'nothing'",
-        "  absent         pip install theodolite-absent",
+        "  absent             pip install theodolite-absent",
         "  none can be chosen: there are no kernels 'warp' here",
     ):
         assert line in out
@@ -146,9 +182,11 @@ def test_arch(published: None, capsys: Capture) -> None:
         "  toy-embed  toy-embed",
         "",
         "reranker:",
-        "  absent-rerank*  absent",
+        "  absent-generative*  absent-generative",
+        "  absent-rerank*      absent",
         "",
         "from other plugins:",
+        "  toy-generative",
         "  toy-multi",
         "  toy-rerank",
     ]

@@ -154,6 +154,13 @@ def test_a_broken_file_is_named(write, name: str) -> None:
     refused(folder, name)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file(write) -> None:
+    folder = write()
+    config = Checkpoint(folder).config
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8-sig")
+    assert Checkpoint(folder).config == config
+
+
 def test_an_adapter_alone_says_to_merge(write) -> None:
     folder = write()
     (folder / WEIGHTS).rename(folder / "adapter_model.safetensors")

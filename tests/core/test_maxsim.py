@@ -1,11 +1,11 @@
-"""MaxSim against its definition, over documents of different lengths."""
+"""MaxSim against its definition, over documents of different lengths; and cosine where there is one vector."""
 
 from __future__ import annotations
 
 import mlx.core as mx
 import numpy as np
 
-from theodolite import maxsim, maxsim_matrix, maxsim_padded
+from theodolite import maxsim, maxsim_matrix, maxsim_padded, similarity
 
 
 def unit(rng, *shape):
@@ -58,3 +58,14 @@ def test_the_name_in_the_package_stays_a_function():
         first = getattr(theodolite, name)
         assert getattr(theodolite, name) is first
         assert callable(first)
+
+
+def test_similarity_is_cosine_or_maxsim() -> None:
+    rng = np.random.default_rng(1)
+    queries, documents = (rng.standard_normal((n, 8)).astype(np.float32) for n in (2, 3))
+    documents[1] = 0
+    sizes = np.linalg.norm(queries, axis=1)[:, None] * np.maximum(np.linalg.norm(documents, axis=1), 1e-9)
+    np.testing.assert_allclose(similarity(queries, documents), queries @ documents.T / sizes, atol=1e-6)
+    np.testing.assert_allclose(similarity(list(queries), list(documents)), similarity(queries, documents))
+    pages = [unit(rng, length, 8) for length in (2, 5)]
+    np.testing.assert_array_equal(similarity(pages[:1], pages), maxsim_matrix(pages[:1], pages))

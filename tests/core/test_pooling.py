@@ -96,8 +96,8 @@ def test_the_flag_beats_the_variable_beats_the_checkpoint(write, monkeypatch, va
     assert theodolite.load(folder).pooling is Pooling.MEAN
     monkeypatch.setenv(variable, "max")
     assert theodolite.load(folder).pooling is Pooling.MAX
-    assert "max" in caplog.text
+    assert f"pooling max is set by {variable}" in caplog.text
     assert theodolite.load(folder, pooling="last").pooling is Pooling.LASTTOKEN
     monkeypatch.setenv(variable, "nonsense")
-    with pytest.raises(Unsupported, match="nonsense"):
+    with pytest.raises(Unsupported, match=f"{variable}: 'nonsense' is not supported"):
         theodolite.load(folder)

@@ -13,5 +13,6 @@ def test_the_order_of_spellings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("LLAMA_ARG_FOO", "c"), ("MLXCEL_FOO", "b"), ("THEODOLITE_FOO", "a")):
         monkeypatch.setenv(name, value)
         assert settings.read("FOO", "LLAMA_ARG_FOO") == value
+        assert settings.source("FOO", "LLAMA_ARG_FOO") == name
     monkeypatch.setenv("THEODOLITE_FOO", "")
     assert settings.read("FOO", "LLAMA_ARG_FOO") == "b"

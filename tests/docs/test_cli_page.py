@@ -41,7 +41,7 @@ def test_options_are_named(command: str) -> None:
 def test_examples(block: str, tmp_path: Path) -> None:
     command, _, wanted = block.partition("\n")
     own = tmp_path / "theodolite"  # the command of this interpreter, wherever it is installed
-    own.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m theodolite_cli.main "$@"\n')
+    own.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m theodolite_cli "$@"\n')
     own.chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "THEODOLITE_KERNELS": ""}
     done = subprocess.run(["sh", "-c", command], env=env, capture_output=True, text=True)

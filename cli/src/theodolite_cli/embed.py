@@ -6,6 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from theodolite.errors import printable
+from theodolite.limits import EMBED_BATCH
 from theodolite.locate import DEFAULT
 from theodolite_cli import options
 
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from theodolite.embedder import Embedder
     from theodolite.values import Embeddings
 
-BATCH_SIZE = 16
 SIMILARITY_LIMIT = 1000
 """Inputs beyond which no similarity matrix is made: it grows with the square."""
 POOLING = ("mean", "cls", "last")
@@ -75,7 +76,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="-1 none, 0 largest component to 32760, 1 taxicab, 2 euclidean, above that the p-norm "
         "(default: what the checkpoint says, else 2)",
     )
-    options.add_running(parser, BATCH_SIZE)
+    options.add_running(parser, EMBED_BATCH)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.set_defaults(run=run)
 
@@ -147,28 +148,21 @@ def run(args: argparse.Namespace) -> None:
     inputs, tokens = options.count(len(labels), "input"), options.count(made.prompt_tokens, "prompt token")
     width = args.dimensions or embedder.dim
     print(
-        f"{embedder.label}: {inputs}, {tokens}, dim {width}, max_length {embedder.max_length}",
+        f"{printable(embedder.label)}: {inputs}, {tokens}, dim {width}, max_length {embedder.max_length}",
         file=sys.stderr,
     )
 
 
 def similarity(made: Embeddings) -> np.ndarray | None:
     """Every input against every other: ``[N, N]``; None for one input, or too many."""
-    import numpy as np
-
-    from theodolite import maxsim_matrix
+    import theodolite
 
     if len(made) < 2:
         return None
     if len(made) > SIMILARITY_LIMIT:
         options.log.warning("no similarity matrix: %d inputs are more than %d", len(made), SIMILARITY_LIMIT)
         return None
-    if isinstance(made.vectors, list):
-        return maxsim_matrix(made.vectors, made.vectors)
-    wide = made.vectors.astype(np.float64)
-    unit = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
-    cosines: np.ndarray = unit @ unit.T
-    return cosines
+    return theodolite.similarity(made.vectors, made.vectors)
 
 
 def line(vector: np.ndarray) -> str:

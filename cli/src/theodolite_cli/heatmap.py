@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from theodolite.errors import printable
+from theodolite.limits import EMBED_BATCH
 from theodolite_cli import options
 
 if TYPE_CHECKING:
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from theodolite.embedder import Embedder
     from theodolite.values import Row
 
-BATCH_SIZE = 16
 LARGE, SMALL = 1000, 220
 """Longest edge of the summed panel and of a token's, in pixels."""
 MARGIN, LABEL = 12, 25
@@ -84,7 +85,8 @@ def run(args: argparse.Namespace) -> None:
     names = [_name(embedder, i) for i in query_row.input_ids]
     score = float(similarity.reshape(len(similarity), -1).max(axis=1).sum())
     sheet(page.image, similarity, names, f"{args.query} - best patches sum to {score:.3f}").save(output)
-    print(f"{output}: {len(names)} query tokens, {similarity.shape[1]} x {similarity.shape[2]} patches, {score:.4f}")
+    _, rows, columns = similarity.shape
+    print(f"{printable(str(output))}: {len(names)} query tokens, {rows} x {columns} patches, MaxSim {score:.4f}")
 
 
 def similarities(embedder: Embedder, query: Row, page: Row) -> np.ndarray:
@@ -92,7 +94,7 @@ def similarities(embedder: Embedder, query: Row, page: Row) -> np.ndarray:
     import numpy as np
 
     cells: np.ndarray = page.image.cells
-    tokens, patches = embedder.finish([query, page], embedder.run([query, page], BATCH_SIZE), embd_normalize=2).vectors
+    tokens, patches = embedder.finish([query, page], embedder.run([query, page], EMBED_BATCH), embd_normalize=2).vectors
     together: np.ndarray = np.einsum("qk,rck->qrc", tokens, patches[cells])
     return together
 

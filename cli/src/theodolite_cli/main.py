@@ -1,4 +1,4 @@
-"""The entry point of `theodolite` and `theo`: find the command, run it, and turn errors into one line."""
+"""Find the command, run it, and turn errors into one line."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import argparse
 import logging
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib import metadata
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from theodolite_cli import arch, bench, embed, families, heatmap, rerank, show
+from theodolite_cli import INTERRUPTED, arch, bench, embed, families, heatmap, rerank, show
 
 BUILTIN = {
     "embed": embed,
@@ -23,7 +22,6 @@ BUILTIN = {
     "bench": bench,
 }
 SERVE = "serve"
-INTERRUPTED = 130
 BROKEN_PIPE = 141
 EPILOG = """\
 examples:
@@ -40,18 +38,33 @@ class Parser(argparse.ArgumentParser):
     """argparse, but an error is one line, like every other error."""
 
     def error(self, message: str) -> NoReturn:
+        from theodolite.errors import tell
+
         if message.endswith("expected one argument"):
             message += "; a value that begins with a dash is given as OPTION=VALUE"
-        print(f"error: {message} (see {self.prog} --help)", file=sys.stderr)
+        tell(f"{message} (see {self.prog} --help)")
         raise SystemExit(2)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse what is left over here, in the command's own parser, so that its --help is named."""
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found, rest
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write help and version; argparse would ignore that stdout is full."""
+        (file or sys.stderr).write(message)
 
 
 class Note(logging.Formatter):
     """A record as a user reads it."""
 
     def format(self, record: logging.LogRecord) -> str:
+        from theodolite.errors import printable
+
         level = "note" if record.levelno <= logging.INFO else record.levelname.lower()
-        return f"{level}: {record.getMessage()}"
+        return f"{level}: {printable(record.getMessage())}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,15 +72,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     :returns: the exit status: 0, 1 for an error, 2 for wrong usage, 130 when interrupted.
     """
-    prepare_streams()
-    prepare_log()
     try:
-        status = run(list(sys.argv[1:] if argv is None else argv))
-        sys.stdout.flush()
-        return status
+        prepare_streams()
+        prepare_log()
+        try:
+            return run(list(sys.argv[1:] if argv is None else argv))
+        finally:  # also after --help, which leaves by SystemExit
+            sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes stdout once more at exit, which would print a second error
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_stdout()
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -80,7 +93,9 @@ def prepare_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the process ends
+            # stdout cannot be written to still: an answer that nobody gets is an error, a command without one is fine
+            number = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
+            setattr(sys, name, open(number, mode))  # noqa: SIM115 - open until the process ends
         elif mode == "w":
             stream.reconfigure(errors="backslashreplace")
 
@@ -94,16 +109,21 @@ def prepare_log() -> None:
 
 
 def failed(error: Exception) -> int:
-    """Say what went wrong in one line, with the traceback where THEODOLITE_DEBUG asks for it."""
-    from theodolite.errors import TheodoliteError
+    """Say what went wrong in one line."""
+    from theodolite.errors import report, tell
 
-    if os.environ.get("THEODOLITE_DEBUG", "0") not in ("", "0"):
-        traceback.print_exception(error)
-    expected = isinstance(error, (TheodoliteError, OSError))
-    what = str(error) if expected else f"this is a fault of theodolite's: {type(error).__name__}: {error}"
-    hint = "" if expected else " (THEODOLITE_DEBUG=1 shows where)"
-    print(f"error: {' '.join(what.split())}{hint}", file=sys.stderr)
+    try:
+        sys.stdout.flush()
+        report(error)
+    except OSError as lost:
+        drop_stdout()
+        tell(f"the answer could not be written to stdout: {lost.strerror}")
     return 1
+
+
+def drop_stdout() -> None:
+    """Python flushes stdout once more at exit, which would print a second error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(argv: list[str]) -> int:
@@ -154,7 +174,3 @@ def _no_server(args: argparse.Namespace) -> int:
     from theodolite.errors import MissingPlugin
 
     raise MissingPlugin("the HTTP server is not installed: pip install theodolite-server")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

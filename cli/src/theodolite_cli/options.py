@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from theodolite.errors import RequestError
+from theodolite.errors import CONTROL, RequestError
 
 if TYPE_CHECKING:
     from theodolite.values import ImageItem
@@ -103,7 +103,7 @@ def lines() -> list[str]:
     :raises RequestError: for an empty line, as leaving it out would shift all answers after it.
     """
     try:
-        found = sys.stdin.buffer.read().decode("utf-8").split("\n")
+        found = sys.stdin.buffer.read().decode("utf-8").removeprefix("\ufeff").split("\n")
     except UnicodeDecodeError as error:
         raise RequestError(f"stdin is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from None
     texts = [line.removesuffix("\r") for line in (found[:-1] if found[-1] == "" else found)]
@@ -119,11 +119,15 @@ def texts(given: list[str]) -> list[str]:
 
 
 def check_file(option: str, path: str) -> None:
-    """Refuse a file that is not there before a model is loaded.
+    """Refuse an image that is no file before a model is loaded.
 
     :raises RequestError: naming it.
     """
-    if not Path(path).is_file():
+    if path.startswith(("http://", "https://")):
+        raise RequestError(f"{option} {path}: addresses are fetched by the server only; download it and give the file")
+    if Path(path).is_dir():
+        raise RequestError(f"{option} {path}: this is a folder; a file was expected")
+    if not Path(path).exists():
         raise RequestError(f"{option} {path}: no such file")
 
 
@@ -148,6 +152,10 @@ def count(number: int, what: str) -> str:
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """One object on stdout; non-ASCII characters are escaped only where stdout cannot take UTF-8."""
+    """One object on stdout; non-ASCII characters are escaped only where stdout cannot take UTF-8.
+
+    Control characters are escaped always; ``json`` leaves those above 0x7e as they are.
+    """
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    print(json.dumps(value, ensure_ascii=not utf8, allow_nan=False))
+    text = json.dumps(value, ensure_ascii=not utf8, allow_nan=False)
+    print(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))

@@ -1,13 +1,17 @@
-"""What a terminal sees beyond plain lines. rich is imported here only, and only where there is a terminal."""
+"""What a terminal sees beyond plain lines.
+
+rich is imported here only, and only where there is a terminal, or characters that are two columns wide.
+"""
 
 from __future__ import annotations
 
 import sys
-import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from theodolite.errors import printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,6 +23,25 @@ LONG = 1.0
 WIDTH = 80
 CELL = 10
 """Columns that a number takes in a table, with its borders."""
+
+
+def cells(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def short(text: str, most: int) -> str:
+    """A label on one line, cut to at most ``most`` columns."""
+    text = printable(" ".join(text.split()))
+    if cells(text) <= most:
+        return text
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text, most - 3).rstrip() + "..."
 
 
 @contextmanager
@@ -73,7 +96,7 @@ def _table(title: str, matrix: np.ndarray, labels: Sequence[str]) -> None:
     low, high = float(matrix.min()), float(matrix.max())
     for i, row in enumerate(matrix.tolist()):
         cells = [Text(f"{x:.4f}", style=_colour((x - low) / max(high - low, 1e-9))) for x in row]
-        table.add_row(Text(f"[{i}] {' '.join(labels[i].split())}"), *cells)
+        table.add_row(Text(f"[{i}] {short(labels[i], WIDTH)}"), *cells)
     Console(width=WIDTH).print(table)
 
 
@@ -83,14 +106,26 @@ def _colour(share: float) -> str:
 
 def columns(header: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> None:
     """Print rows of text as aligned columns, indented by two; a long last column wraps below itself."""
-    shown = [*([header] if header else []), *rows]
     if not rows:
         return
-    widths = [max(len(row[i]) for row in shown) for i in range(len(shown[0]) - 1)]
+    shown = [[printable(cell) for cell in row] for row in ([header] if header else []) + list(rows)]
+    widths = [max(cells(row[i]) for row in shown) for i in range(len(shown[0]) - 1)]
     indent = 2 + sum(width + 2 for width in widths)
     for row in shown:
-        start = "  " + "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=False))
-        lines = textwrap.wrap(row[-1], max(20, WIDTH - indent), break_long_words=False, break_on_hyphens=False) or [""]
+        start = "  " + "".join(cell + " " * (width - cells(cell) + 2) for cell, width in zip(row, widths, strict=False))
+        lines = _wrapped(row[-1], max(20, WIDTH - indent))
         print((start + lines[0]).rstrip())
         for line in lines[1:]:
             print(" " * indent + line)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of at most ``width`` columns, broken at spaces only: a path stays whole."""
+    first, *words = text.split(" ")
+    lines = [first]
+    for word in words:
+        if cells(lines[-1]) + 1 + cells(word) > width:
+            lines.append(word)
+        else:
+            lines[-1] += f" {word}"
+    return lines

@@ -6,14 +6,15 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from theodolite.errors import printable
+from theodolite.limits import RERANK_BATCH
 from theodolite_cli import options
 
 if TYPE_CHECKING:
     from theodolite.values import ImageItem
 
-BATCH_SIZE = 8
 LABEL = 60
-"""Characters of a document that the text output shows."""
+"""Columns of a document that the text output shows."""
 EPILOG = """\
 Documents are numbered in the order given, texts before images. A score is a
 probability, or with --raw-scores the model's logit.
@@ -52,7 +53,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     group = parser.add_argument_group("scores")
     group.add_argument("--top-n", type=options.positive, metavar="N", help="rank the best N only")
     group.add_argument("--raw-scores", action="store_true", help="logits instead of probabilities")
-    options.add_running(parser, BATCH_SIZE)
+    options.add_running(parser, RERANK_BATCH)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.set_defaults(run=run)
 
@@ -100,7 +101,7 @@ def run(args: argparse.Namespace) -> None:
                 "model_type": reranker.checkpoint.model_type,
                 "kind": made.kind,
                 "max_length": reranker.max_length,
-                "batch_size": args.batch_size or reranker.profile.batch_size or BATCH_SIZE,
+                "batch_size": args.batch_size or reranker.profile.batch_size or RERANK_BATCH,
                 "prompt_tokens": made.prompt_tokens,
                 "query": shown,
                 "documents": labels,
@@ -118,12 +119,13 @@ def run(args: argparse.Namespace) -> None:
         print(row(i, scores[i], labels[i]))
     count, tokens = options.count(len(labels), "document"), options.count(made.prompt_tokens, "prompt token")
     print(
-        f"{reranker.label}: {made.kind}, {count}, {tokens}, max_length {reranker.max_length}",
+        f"{printable(reranker.label)}: {made.kind}, {count}, {tokens}, max_length {reranker.max_length}",
         file=sys.stderr,
     )
 
 
 def row(index: int, score: float, label: str) -> str:
     """One document of the text output, on one line."""
-    text = " ".join(label.split())
-    return f"  [{index}] {score:.6f} {text if len(text) <= LABEL else text[: LABEL - 3] + '...'}"
+    from theodolite_cli import render
+
+    return f"  [{index}] {score:.6f} {render.short(label, LABEL)}"

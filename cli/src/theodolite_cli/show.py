@@ -9,6 +9,7 @@ from theodolite_cli import options
 
 if TYPE_CHECKING:
     from theodolite.checkpoint import Checkpoint
+    from theodolite.registry import Family
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,11 +41,11 @@ def run(args: argparse.Namespace) -> None:
 
 def describe(checkpoint: Checkpoint, family: str | None) -> dict[str, Any]:
     """Everything that the command tells, as --json prints it."""
-    from theodolite import limits, registry, sentence_transformers
+    from theodolite import limits, sentence_transformers
     from theodolite.engine import resolve_pooling
     from theodolite.values import Task
 
-    elected = registry.installed().elect(checkpoint, None, family)
+    elected = _elect(checkpoint, family)
     profile = elected.profile
     sentence_transformers.check(checkpoint, profile)
     embeds = profile.task is Task.EMBED
@@ -85,6 +86,23 @@ def describe(checkpoint: Checkpoint, family: str | None) -> dict[str, Any]:
     }
 
 
+def _elect(checkpoint: Checkpoint, family: str | None) -> Family:
+    """The family that serves it, for whatever task: a generative reranker is claimed only if asked for as one."""
+    from theodolite import registry
+    from theodolite.errors import BrokenPlugin, MissingPlugin, UnknownFamily
+    from theodolite.values import Task
+
+    try:
+        return registry.installed().elect(checkpoint, None, family)
+    except UnknownFamily as nobody:
+        try:
+            return registry.installed().elect(checkpoint, Task.RERANK, family)
+        except (BrokenPlugin, MissingPlugin) as cure:
+            raise (nobody if isinstance(nobody, MissingPlugin) else cure) from None
+        except UnknownFamily:
+            raise nobody from None
+
+
 def _weights(checkpoint: Checkpoint) -> dict[str, Any]:
     """Parameters and number formats, from the files' headers; mlx reads the numbers themselves only when asked."""
     import mlx.core as mx
@@ -110,7 +128,7 @@ def _text(name: str, value: Any) -> str:
         case _ if not value:
             return "-"
         case int() if name == "size_on_disk":
-            return f"{value / 1e6:,.1f} MB"
+            return f"{value / 1e6:,.1f} MB" if value >= 1e6 else f"{value / 1e3:.1f} kB"
         case int():
             return f"{value:,}" if name == "parameters" else str(value)
         case list():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from theodolite.embedder import Embedder
     from theodolite.errors import TheodoliteError
     from theodolite.hookspecs import hookimpl
-    from theodolite.late_interaction import maxsim, maxsim_matrix, maxsim_padded
+    from theodolite.late_interaction import maxsim, maxsim_matrix, maxsim_padded, similarity
     from theodolite.reranker import Reranker
 
 _HOMES = {
@@ -27,6 +27,7 @@ _HOMES = {
     "maxsim": "late_interaction",
     "maxsim_matrix": "late_interaction",
     "maxsim_padded": "late_interaction",
+    "similarity": "late_interaction",
 }
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "maxsim",
     "maxsim_matrix",
     "maxsim_padded",
+    "similarity",
 ]
 
 

@@ -64,7 +64,7 @@ class Checkpoint:
         if not self.has(name):
             return None
         try:
-            return json.loads((self.path / name).read_text(encoding="utf-8"))
+            return json.loads((self.path / name).read_text(encoding="utf-8-sig"))
         except ValueError as error:
             raise CheckpointError(f"{self.path / name} is not valid JSON: {error}") from None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from theodolite import sentence_transformers
+from theodolite import limits, sentence_transformers
 from theodolite.engine import Engine, Progress
 from theodolite.errors import RequestError
 from theodolite.values import Embeddings, ImageItem, Item, Row, TextItem, TokenItem
@@ -16,7 +16,6 @@ from theodolite.values import Embeddings, ImageItem, Item, Row, TextItem, TokenI
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-BATCH_SIZE = 16
 EPSILON = 1e-9
 INT16_SCALE = 32760.0
 """llama-server scales the largest component to this under ``--embd-normalize 0``."""
@@ -75,7 +74,7 @@ class Embedder(Engine):
         self.check(dimensions, embd_normalize)
         items, instruction = self.prompted([as_item(value) for value in inputs], prompt_name, instruction)
         rows = self.encode(items, instruction)
-        vectors = self.run(rows, batch_size or self.profile.batch_size or BATCH_SIZE, progress)
+        vectors = self.run(rows, batch_size or self.profile.batch_size or limits.EMBED_BATCH, progress)
         return self.finish(rows, vectors, dimensions=dimensions, embd_normalize=embd_normalize)
 
     def embed_query(self, text: str, *, instruction: str | None = None, **options: Any) -> np.ndarray:

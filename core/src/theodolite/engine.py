@@ -197,20 +197,21 @@ def resolve_pooling(checkpoint: Checkpoint, profile: Profile, asked: str | None 
 
     :raises Unsupported: for one that is unknown, or that this checkpoint's family cannot obey.
     """
-    variable = settings.read("EMBEDDING_POOLING")
+    source, variable = settings.source("EMBEDDING_POOLING"), settings.read("EMBEDDING_POOLING")
     fixed = profile.pooling_fixed or profile.multi_vector or profile.task is Task.RERANK
     if fixed:
         if asked is not None:
             raise Unsupported(f"--pooling {asked}: family {profile.family!r} pools in its own way on this checkpoint")
         if variable is not None:
-            log.warning("EMBEDDING_POOLING=%s is ignored: family %r pools in its own way", variable, profile.family)
+            log.warning("%s=%s is ignored: family %r pools in its own way", source, variable, profile.family)
         return profile.pooling
     own = pooling.read(checkpoint)
-    if asked is None and variable is not None:
-        log.warning("pooling %s is set by the environment", variable)
     choice = asked or variable
     if choice is None:
         return own or profile.pooling
     if choice not in POOLING_NAMES:
-        raise Unsupported(f"pooling {choice!r} is not supported (supported: {', '.join(sorted(POOLING_NAMES))})")
+        what = "pooling" if asked else source
+        raise Unsupported(f"{what}: {choice!r} is not supported (supported: {', '.join(sorted(POOLING_NAMES))})")
+    if asked is None:
+        log.warning("pooling %s is set by %s", variable, source)
     return POOLING_NAMES[choice]

@@ -15,10 +15,17 @@
     ├── Busy                       the queue is full (HTTP 503)
     └── TimedOut                   no answer in time (HTTP 504)
 
-A message says what was found, what was expected, and what to do; it fits on one line.
+A message says what was found, what was expected, and what to do; it fits on one line. `report` writes that line.
 """
 
 from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class TheodoliteError(Exception):
@@ -67,3 +74,23 @@ class Busy(TheodoliteError):
 
 class TimedOut(TheodoliteError):
     """The worker did not answer in time."""
+
+
+def printable(text: str) -> str:
+    """Text from outside with its control characters escaped, so that it cannot steer a terminal."""
+    return CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def tell(message: str) -> None:
+    """Write one line to stderr: ``error: MESSAGE``."""
+    sys.stderr.write(f"error: {printable(' '.join(message.split()))}\n")
+
+
+def report(error: Exception) -> None:
+    """Tell what went wrong in one line, with the traceback where THEODOLITE_DEBUG asks for it."""
+    if os.environ.get("THEODOLITE_DEBUG", "0") not in ("", "0"):
+        traceback.print_exception(error)
+    if isinstance(error, (TheodoliteError, OSError)):
+        tell(str(error))
+    else:
+        tell(f"this is a fault of theodolite's: {type(error).__name__}: {error} (THEODOLITE_DEBUG=1 shows where)")

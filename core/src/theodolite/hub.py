@@ -15,7 +15,6 @@ from typing import Any
 from theodolite.errors import CheckpointError
 from theodolite.hookspecs import hookimpl
 
-REPO_ID = re.compile(r"[\w.-]+/[\w.-]+")
 DEFAULT_REVISION = "main"
 READ = {".json", ".jinja"}
 """Suffixes of what is read beside weights."""
@@ -28,7 +27,7 @@ LAYOUTS = (("model", ".safetensors"), ("pytorch_model", ".bin"))
 
 @hookimpl(trylast=True)
 def locate(name: str, revision: str | None, models_dir: Path | None) -> Path | None:
-    if not REPO_ID.fullmatch(name):
+    if not is_repository(name):
         return None
     revision = revision or DEFAULT_REVISION
     try:
@@ -41,6 +40,18 @@ def locate(name: str, revision: str | None, models_dir: Path | None) -> Path | N
         raise
     except Exception as error:  # the client's HTTP library, and so the class, differs between its versions
         return _without_hub(name, revision, error)
+
+
+def is_repository(name: str) -> bool:
+    """Whether ``name`` may be a repository's, ``OWNER/NAME``, by the Hub's client's own rules."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return "/" in name  # the client also takes the few old names that have no owner
 
 
 def select(files: Sequence[str], modules: Iterable[str] = ()) -> list[str]:
@@ -91,7 +102,7 @@ def _module_folders(name: str, commit: str, files: Sequence[str]) -> list[str]:
         return []
     from huggingface_hub import hf_hub_download
 
-    text = Path(hf_hub_download(name, "modules.json", revision=commit)).read_text(encoding="utf-8")
+    text = Path(hf_hub_download(name, "modules.json", revision=commit)).read_text(encoding="utf-8-sig")
     try:
         return [str(module["path"]) for module in json.loads(text)]
     except (ValueError, TypeError, KeyError):

@@ -1,4 +1,4 @@
-"""Late interaction: the score of two multi-vector embeddings (ColBERT, Khattab & Zaharia 2020)."""
+"""How alike embeddings are: cosine, and late interaction (ColBERT, Khattab & Zaharia 2020)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,23 @@ import numpy as np
 
 if TYPE_CHECKING:
     import mlx.core as mx
+
+
+def similarity(queries: np.ndarray | Sequence[np.ndarray], documents: np.ndarray | Sequence[np.ndarray]) -> np.ndarray:
+    """Every query against every document: ``[Q, D]``, cosines or, of multi-vector embeddings, MaxSim.
+
+    :param queries: ``.vectors`` of an embedder's answer: ``[Q, K]``, or a list of ``[L, K]``; likewise ``documents``.
+    """
+    if any(np.ndim(vector) == 2 for vector in (*queries[:1], *documents[:1])):
+        return maxsim_matrix(list(queries), list(documents))
+    cosines: np.ndarray = _unit(queries) @ _unit(documents).T
+    return cosines
+
+
+def _unit(vectors: np.ndarray | Sequence[np.ndarray]) -> np.ndarray:
+    wide = np.asarray(vectors, np.float64)
+    unit: np.ndarray = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
+    return unit
 
 
 def maxsim(query: np.ndarray, document: np.ndarray) -> float:

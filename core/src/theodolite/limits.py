@@ -1,4 +1,4 @@
-"""How long a row may be."""
+"""How long a row may be, and how many go through a model at once."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from theodolite.checkpoint import Checkpoint
     from theodolite.values import Profile
 
+EMBED_BATCH = 16
+RERANK_BATCH = 8
+"""Rows of a forward pass, where neither the user nor the family's profile says otherwise."""
 HARD_CAP = 8192
 UNSET_FROM = 1_000_000
 """transformers writes a huge ``model_max_length`` where a tokenizer has no limit."""

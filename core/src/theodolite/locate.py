@@ -28,6 +28,8 @@ def find(name: str, revision: str | None = None, models_dir: Path | None = None)
     """
     from theodolite import hub, registry
 
+    if not name:  # Path("") would be the folder that the process is in
+        raise CheckpointError("the model's name is empty; give a folder, or the name of a Hub repository (OWNER/NAME)")
     itself = Path(name).expanduser()
     if itself.is_dir():
         if revision is not None:

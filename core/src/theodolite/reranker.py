@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from theodolite import limits
 from theodolite.embedder import as_item
 from theodolite.engine import Engine, Progress
 from theodolite.errors import RequestError
 from theodolite.values import ImageItem, Pair, Row, Scores, TextItem
-
-BATCH_SIZE = 8
 
 
 class Reranker(Engine):
@@ -42,7 +41,7 @@ class Reranker(Engine):
         :raises RequestError: for an empty or unservable query, document or instruction.
         """
         rows = self.encode(self.pairs(query, documents), self.instruction(instruction))
-        logits = self.run(rows, batch_size or self.profile.batch_size or BATCH_SIZE, progress)
+        logits = self.run(rows, batch_size or self.profile.batch_size or limits.RERANK_BATCH, progress)
         return self.finish(rows, logits, raw_scores=raw_scores)
 
     def instruction(self, text: str | None) -> str | None:

@@ -12,6 +12,12 @@ def names(name: str, *llama: str) -> tuple[str, ...]:
     return (*(prefix + name for prefix in PREFIXES), *llama)
 
 
+def source(name: str, *llama: str) -> str | None:
+    """The first variable that is set and not empty, else None."""
+    return next((key for key in names(name, *llama) if os.environ.get(key)), None)
+
+
 def read(name: str, *llama: str) -> str | None:
     """The value of the first variable that is set and not empty, else None."""
-    return next((value for key in names(name, *llama) if (value := os.environ.get(key))), None)
+    key = source(name, *llama)
+    return None if key is None else os.environ[key]
