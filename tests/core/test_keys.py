@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from theodolite.errors import CheckpointError, Unsupported
-from theodolite.nn import keys, kernels, numpy_kernels
+from theodolite.nn import kernels, keys, numpy_kernels
 
 
 def test_every_activation_has_a_kernel() -> None:

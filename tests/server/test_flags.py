@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ VALUES: dict[str, tuple[str, Any, str, Any]] = {
     "port": ("5", 5, "6", 6),
     "ssl_cert_file": ("/a", Path("/a"), "/b", Path("/b")),
     "ssl_key_file": ("/a", Path("/a"), "/b", Path("/b")),
-    "cors_origin": ("a", ("a",), "b,c", ("b", "c")),
+    "cors_origin": ("*", ("*",), "http://b,http://c", ("http://b", "http://c")),
     "api_key": ("a", ("a",), "b", ("b",)),
     "api_key_file": ("/a", Path("/a"), "/b", Path("/b")),
     "max_body_mib": ("5", 5, "6", 6),
@@ -74,7 +75,7 @@ def given(flag: Flag, text: str, name: str) -> tuple[str, ...]:
 
 
 def test_the_tables_are_complete() -> None:
-    assert config.unknown_fields() == set()
+    assert {flag.field for flag in ALL} == {field.name for field in dataclasses.fields(Config)}
     assert set(VALUES) == {flag.field for flag in ALL}
     assert parse() == Config()
 
@@ -239,3 +240,31 @@ async def test_props_tell_what_was_resolved(start: Any, folders: Path, monkeypat
         found = (await (await client.get("/props")).json())["capabilities"]["embedding"]
         wanted = {"model": "bert", "dim": 16, "pooling": pooling, "embd_normalize": 1, "multi_vector": False}
         assert found == {**wanted, "max_length": 64}
+
+
+@pytest.mark.parametrize("flag", ["--api-key", "--host", "--alias", "-m", "--extra-model", "--cors-origin"])
+def test_an_empty_value_is_not_taken_for_none(flag: str) -> None:
+    """``--api-key "$UNSET"`` would leave the server open, ``--host ""`` would listen on all interfaces."""
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    config.add_arguments(parser)
+    with pytest.raises(argparse.ArgumentError):
+        parser.parse_args([flag, ""])
+
+
+def test_a_variable_with_an_empty_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THEODOLITE_API_KEY", "secret,")
+    with pytest.raises(RequestError, match="THEODOLITE_API_KEY"):
+        config.resolve(argparse.Namespace())
+
+
+@pytest.mark.parametrize("name", ["media_path", "models_dir", "ssl_cert_file", "ssl_key_file"])
+def test_folders_and_files_that_are_not_there(tmp_path: Path, name: str) -> None:
+    flag = "--" + name.replace("_", "-")
+    with pytest.raises(RequestError, match=rf"{flag} .*nowhere: no such"):
+        config.check_files(Config(**{name: tmp_path / "nowhere"}))
+
+
+@pytest.mark.parametrize("origin", ["foo", "https://a/b", "example.org"])
+def test_what_no_browser_sends_as_an_origin(origin: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=origin):
+        config.origin(origin)

@@ -265,7 +265,7 @@ async def test_a_body_that_never_ends_is_given_up(client: Any, monkeypatch: pyte
 
 async def test_more_images_than_a_request_may_hold() -> None:
     from theodolite.errors import RequestError
-    from theodolite_server.routes.embeddings import loaded
+    from theodolite_server.routes.embeddings import with_images
 
     with pytest.raises(RequestError, match="at most 16 images"):
-        await loaded(None, [("data:,", "input[0]", "")] * 17)  # type: ignore[arg-type]
+        await with_images(None, [("data:,", "input[0]", "")] * 17)  # type: ignore[arg-type]

@@ -88,11 +88,11 @@ class Engine:
     def refuse_image(self, where: str) -> str:
         """The message for an image that this checkpoint does not take."""
         why = f": {self.profile.no_images}" if self.profile.no_images else ""
-        return f"{where} is an image, but the loaded {self._what} model does not accept images{why}"
+        return f"{where} is an image, but the loaded {self._what} does not accept images{why}"
 
     @property
     def _what(self) -> str:
-        return "embedding" if self.profile.task is Task.EMBED else "reranker"
+        return "embedding model" if self.profile.task is Task.EMBED else "reranker"
 
     def batches(self, rows: Sequence[Row], batch_size: int, batch_tokens: int = BATCH_TOKENS) -> Iterator[list[int]]:
         """Cut rows into micro-batches, longest first: indices of at most ``batch_size`` rows and ``batch_tokens``
@@ -116,7 +116,8 @@ class Engine:
         self._check_shape(tuple(pooled.shape), len(rows), batch.input_ids.shape[1])
         answer = _computed(pooled)
         if not np.isfinite(answer).all():
-            raise InvalidResult(f"{self._what} inference returned an invalid numeric result")
+            what = "embedding" if self.profile.task is Task.EMBED else "reranker"
+            raise InvalidResult(f"{what} inference returned an invalid numeric result")
         return answer
 
     def _check_room(self) -> None:

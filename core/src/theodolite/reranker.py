@@ -73,7 +73,7 @@ class Reranker(Engine):
         if not isinstance(item, ImageItem):
             raise RequestError(f"{where} should be a text or an image")
         if not self.profile.images:
-            raise RequestError(f"{where} is an image, but the loaded reranker does not accept images")
+            raise RequestError(self.refuse_image(where))
         return item
 
     def finish(self, rows: Sequence[Row], logits: Sequence[np.ndarray], *, raw_scores: bool = False) -> Scores:

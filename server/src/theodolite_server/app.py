@@ -10,10 +10,10 @@ from aiohttp import web
 
 from theodolite import registry
 from theodolite_server import middleware, models, routes
-from theodolite_server.config import Config
+from theodolite_server.config import Config, check_files
 from theodolite_server.media import Media
 from theodolite_server.metrics import Metrics
-from theodolite_server.routes.common import CONTEXT, DIALECTS, ROUTE_TABLE, Context
+from theodolite_server.routes.common import CONTEXT, ROUTE_TABLE, Context
 from theodolite_server.service import Service
 
 log = logging.getLogger("theodolite.server")
@@ -25,17 +25,15 @@ def make_app(config: Config) -> web.Application:
     :raises RequestError: for flags that contradict each other.
     :raises CheckpointError: for a checkpoint that cannot be found, or that nobody serves.
     """
+    check_files(config)
     metrics = Metrics()
     served = models.Models(config, models.plan(config), metrics)
     service = Service(served)
     # the body is read by `theodolite_server.body` under its own limit; aiohttp's would be a second one
     app = web.Application(middlewares=[middleware.outer(config)], client_max_size=0)
     app[CONTEXT] = Context(config, served, service, Media(config, service.off), metrics)
-    app[DIALECTS] = {route.path: route.dialect for route in reversed(routes.TABLE) if "{" not in route.path}
     app[ROUTE_TABLE] = routes.TABLE
     for route in routes.TABLE:
-        if route.public:
-            route.handler.public = True  # type: ignore[attr-defined]
         add = app.router.add_get if route.method == "GET" else app.router.add_post
         add(route.path, route.handler)
     hooks, found = registry.hooks("theodolite.routes")

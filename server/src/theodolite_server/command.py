@@ -10,12 +10,11 @@ import signal
 import ssl
 import sys
 import threading
-import traceback
 from collections.abc import Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, NoReturn
 
-from theodolite.errors import RequestError, TheodoliteError
+from theodolite.errors import RequestError, report, tell
 from theodolite_server import config
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class Parser(argparse.ArgumentParser):
     """argparse, but an error is one line."""
 
     def error(self, message: str) -> NoReturn:
-        sys.stderr.write(f"error: {message} (see {self.prog} --help)\n")
+        tell(f"{message} (see {self.prog} --help)")
         raise SystemExit(2)
 
 
@@ -65,11 +64,7 @@ def _run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        if os.environ.get("THEODOLITE_DEBUG", "0") not in ("", "0"):
-            traceback.print_exception(error)
-        expected = isinstance(error, (TheodoliteError, OSError))
-        what = str(error) if expected else f"this is a fault of theodolite's: {type(error).__name__}: {error}"
-        sys.stderr.write(f"error: {' '.join(what.split())}\n")
+        report(error)
         return 1
     return 0
 
@@ -85,7 +80,10 @@ async def _serve(asked: Config) -> None:
     await runner.setup()
     try:
         site = web.TCPSite(runner, asked.host, asked.port, ssl_context=tls)
-        await site.start()
+        try:
+            await site.start()
+        except OSError as error:
+            raise RequestError(f"--host {asked.host} --port {asked.port}: {error.strerror or error}") from None
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)

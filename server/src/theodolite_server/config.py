@@ -6,8 +6,9 @@ Precedence: the flag, THEODOLITE_*, MLXCEL_*, LLAMA_ARG_* (`theodolite.settings`
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +69,27 @@ def path(text: str) -> Path:
     return Path(text).expanduser()
 
 
+def word(text: str) -> str:
+    """The type of what must not be empty: an unset variable in a script would leave the server open, say."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
+
+
+def origin(text: str) -> str:
+    """The type of --cors-origin: ``*``, or a scheme and a host as browsers send them."""
+    if text != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+|null", text):
+        raise argparse.ArgumentTypeError(f"* or an origin such as https://example.org was expected, not {text!r}")
+    return text
+
+
 @dataclass(frozen=True)
 class Flag:
-    """One row of the table."""
+    """One row of the table; `Config` has its default."""
 
     names: tuple[str, ...]
     help: str
     type: Callable[[str], Any] = str
-    default: Any = None
     metavar: str | None = None
     llama: tuple[str, ...] = ()
     """The llama-server spellings of the environment variable."""
@@ -107,72 +121,72 @@ def _flag(*names: str, help: str, **options: Any) -> Flag:
 
 FLAGS: dict[str, tuple[Flag, ...]] = {
     "models": (
-        _flag("-m", "--model", metavar="MODEL", llama=("LLAMA_ARG_MODEL",),
+        _flag("-m", "--model", type=word, metavar="MODEL", llama=("LLAMA_ARG_MODEL",),
               help="checkpoint to serve: a folder or a Hub repository; embedder or cross-encoder is told by itself"),
-        _flag("--embedding-model", metavar="MODEL", llama=("LLAMA_ARG_EMBEDDING_MODEL",),
+        _flag("--embedding-model", type=word, metavar="MODEL", llama=("LLAMA_ARG_EMBEDDING_MODEL",),
               help="checkpoint for the embedding routes"),
-        _flag("--reranker-model", metavar="MODEL", llama=("LLAMA_ARG_RERANKER_MODEL",),
+        _flag("--reranker-model", type=word, metavar="MODEL", llama=("LLAMA_ARG_RERANKER_MODEL",),
               help="checkpoint for the rerank routes; the only way to a generative reranker"),
-        _flag("--extra-model", metavar="MODEL", many=True,
+        _flag("--extra-model", type=word, metavar="MODEL", many=True,
               help="one more checkpoint, loaded when a request names it; repeatable"),
-        _flag("--max-loaded-mib", type=whole(0), default=0, metavar="N",
+        _flag("--max-loaded-mib", type=whole(0), metavar="N",
               help="memory for weights; beyond it the extra model that was idle longest is unloaded (0: no bound)"),
-        _flag("--alias", metavar="NAME", many=True, llama=("LLAMA_ARG_ALIAS",),
+        _flag("--alias", type=word, metavar="NAME", many=True, llama=("LLAMA_ARG_ALIAS",),
               help="another name under which requests may ask for the main model; repeatable"),
         _flag("--revision", metavar="REV", help="branch, tag or commit of the Hub repositories"),
         _flag("--models-dir", type=path, metavar="PATH", help="folder of checkpoints to look in first"),
-        _flag("--offline", type=boolean, default=False, llama=("LLAMA_ARG_OFFLINE", "LLAMA_OFFLINE"),
+        _flag("--offline", type=boolean, llama=("LLAMA_ARG_OFFLINE", "LLAMA_OFFLINE"),
               help="never ask the Hub; use what is on disk"),
         _flag("--family", metavar="NAME", help="let this family load the checkpoint"),
-        _flag("--dtype", type=one_of(*DTYPES), default="auto", metavar="TYPE", help=", ".join(DTYPES)),
+        _flag("--dtype", type=one_of(*DTYPES), metavar="TYPE", help=", ".join(DTYPES)),
         _flag("--kernels", metavar="NAME", help="table of fast operations"),
-        _flag("--no-warmup", type=boolean, default=False, help="do not run a first input after loading"),
+        _flag("--no-warmup", type=boolean, help="do not run a first input after loading"),
     ),
     "vectors and scores": (
         _flag("--embedding-batch-size", type=whole(1), metavar="N",
               help="rows per forward pass (default: the family's, else 16)"),
         _flag("--embedding-max-length", type=whole(1), metavar="N", help="lowers the checkpoint's token limit"),
-        _flag("--max-batch-tokens", type=whole(1), default=16_384, metavar="N",
+        _flag("--max-batch-tokens", type=whole(1), metavar="N",
               help="padded tokens per forward pass"),
-        _flag("--rerank-batch-size", type=whole(0), default=0, metavar="N",
+        _flag("--rerank-batch-size", type=whole(0), metavar="N",
               help="pairs per forward pass (0: the kind's own, 8 for text, 2 for images)"),
         _flag("--pooling", type=pooling, metavar="MODE", llama=("LLAMA_ARG_POOLING",),
               help="mean, cls, last; rank means --reranking (default: what the checkpoint says)"),
         _flag("--embd-normalize", type=whole(-1), metavar="P", llama=("LLAMA_ARG_EMBD_NORMALIZE",),
               help="-1 none, 0 largest component to 32760, 1 taxicab, 2 euclidean, above that the p-norm"),
-        _flag("--embedding", "--embeddings", type=boolean, default=False, llama=("LLAMA_ARG_EMBEDDINGS",),
+        _flag("--embedding", "--embeddings", type=boolean, llama=("LLAMA_ARG_EMBEDDINGS",),
               help="start only if there is an embedding model"),
-        _flag("--rerank", "--reranking", type=boolean, default=False, llama=("LLAMA_ARG_RERANKING",),
+        _flag("--rerank", "--reranking", type=boolean, llama=("LLAMA_ARG_RERANKING",),
               help="start only if there is a reranker"),
-        _flag("--rerank-documents", type=one_of("as-sent", "object"), default="as-sent", metavar="FORM",
+        _flag("--rerank-documents", type=one_of("as-sent", "object"), metavar="FORM",
               help="how return_documents echoes a text: as-sent, or object for {\"text\": ...}"),
     ),
     "queue": (
-        _flag("--embedding-queue-depth", type=whole(1), default=8, metavar="N",
+        _flag("--embedding-queue-depth", type=whole(1), metavar="N",
               help="requests that may wait for each model; one more is answered 503"),
-        _flag("--embedding-request-timeout-secs", type=whole(0), default=120, metavar="N",
+        _flag("--embedding-request-timeout-secs", type=whole(0), metavar="N",
               help="seconds until a request is answered 504 (0: the default)"),
     ),
     "network": (
-        _flag("--host", default="127.0.0.1", metavar="HOST", llama=("LLAMA_ARG_HOST",), help="address to listen on"),
-        _flag("--port", type=whole(0, 65535), default=8080, metavar="PORT", llama=("LLAMA_ARG_PORT",),
+        _flag("--host", type=word, metavar="HOST", llama=("LLAMA_ARG_HOST",), help="address to listen on"),
+        _flag("--port", type=whole(0, 65535), metavar="PORT", llama=("LLAMA_ARG_PORT",),
               help="port to listen on (0: any free one)"),
         _flag("--ssl-cert-file", type=path, metavar="FILE", llama=("LLAMA_ARG_SSL_CERT_FILE",),
               help="certificate chain, for HTTPS"),
         _flag("--ssl-key-file", type=path, metavar="FILE", llama=("LLAMA_ARG_SSL_KEY_FILE",), help="its private key"),
-        _flag("--cors-origin", metavar="ORIGIN", many=True,
+        _flag("--cors-origin", type=origin, metavar="ORIGIN", many=True,
               help="origin of web pages that may call this server, or *; repeatable"),
     ),
     "safety": (
-        _flag("--api-key", metavar="KEY", many=True, llama=("LLAMA_API_KEY",),
+        _flag("--api-key", type=word, metavar="KEY", many=True, llama=("LLAMA_API_KEY",),
               help="key that requests must carry; repeatable"),
         _flag("--api-key-file", type=path, metavar="FILE", llama=("LLAMA_ARG_API_KEY_FILE",),
               help="file with one key per line"),
-        _flag("--max-body-mib", type=whole(1), default=32, metavar="N",
+        _flag("--max-body-mib", type=whole(1), metavar="N",
               help="largest request body, after decompression"),
         _flag("--media-path", type=path, metavar="DIR", llama=("LLAMA_ARG_MEDIA_PATH",),
               help="folder from which file:// and plain paths may be read"),
-        _flag("--allow-private-urls", type=boolean, default=False,
+        _flag("--allow-private-urls", type=boolean,
               help="let image URLs lead to loopback, link-local and private addresses"),
     ),
 }  # fmt: skip
@@ -220,7 +234,7 @@ class Config:
     @property
     def timeout(self) -> float:
         """Seconds that a request may take; 0 falls back to the default."""
-        return self.embedding_request_timeout_secs or 120
+        return self.embedding_request_timeout_secs or Config.embedding_request_timeout_secs
 
     @property
     def max_body(self) -> int:
@@ -233,7 +247,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for title, flags in FLAGS.items():
         group = parser.add_argument_group(title)
         for flag in flags:
-            default = "" if flag.default in (None, False) or flag.many else f" (default: {flag.default})"
+            default = getattr(Config, flag.field)
+            default = "" if default in (None, False) or flag.many or "(" in flag.help else f" (default: {default})"
             about = f"{flag.help}{default} [{flag.environment[0]}]".replace("%", "%%")
             if flag.switch:
                 group.add_argument(*flag.names, dest=flag.field, action="store_const", const=True, help=about)
@@ -267,13 +282,20 @@ def _from_environment(flag: Flag) -> Any:
         return None
     try:
         if flag.many:
-            return [flag.type(part.strip()) for part in text.split(",") if part.strip()]
+            return [flag.type(part.strip()) for part in text.split(",")]
         return flag.type(text)
     except argparse.ArgumentTypeError as error:
         raise RequestError(f"{flag.environment[0]} (for {flag.names[-1]}): {error}") from None
 
 
-def unknown_fields() -> set[str]:
-    """Flags without a field of `Config`, or the reverse; a test wants none."""
-    flags = {flag.field for group in FLAGS.values() for flag in group}
-    return flags ^ {f.name for f in fields(Config)}
+def check_files(asked: Config) -> None:
+    """Refuse folders and files that are not there, before anything is loaded.
+
+    :raises RequestError: naming the flag.
+    """
+    for flag, folder in (("--media-path", asked.media_path), ("--models-dir", asked.models_dir)):
+        if folder is not None and not folder.is_dir():
+            raise RequestError(f"{flag} {folder}: no such folder")
+    for flag, file in (("--ssl-cert-file", asked.ssl_cert_file), ("--ssl-key-file", asked.ssl_key_file)):
+        if file is not None and not file.is_file():
+            raise RequestError(f"{flag} {file}: no such file")

@@ -15,7 +15,7 @@ from aiohttp import web
 from theodolite.errors import RequestError
 from theodolite_server import errors
 from theodolite_server.config import Config
-from theodolite_server.routes.common import CONTEXT, DIALECT, DIALECTS, Handler
+from theodolite_server.routes.common import CONTEXT, DIALECT, ROUTE_TABLE, Handler, Route
 
 REQUEST_ID = "X-Request-Id"
 CLOSED = 499
@@ -30,7 +30,7 @@ def keys(config: Config) -> tuple[bytes, ...]:
 
     :raises RequestError: for a key file that cannot be read, or that holds none.
     """
-    found = [key for key in config.api_key if key]
+    found = list(config.api_key)
     if config.api_key_file is not None:
         try:
             lines = config.api_key_file.read_text(encoding="utf-8").splitlines()
@@ -67,7 +67,7 @@ def outer(config: Config) -> web.middleware:  # type: ignore[valid-type]
         start = time.perf_counter()
         given = request.headers.get(REQUEST_ID, "")
         name = given if _ID.fullmatch(given) else uuid.uuid4().hex
-        route = _route(request)
+        path = _path(request, "unknown")
         status = CLOSED
         try:
             response = await _answered(request, handler, config, digests)
@@ -78,8 +78,8 @@ def outer(config: Config) -> web.middleware:  # type: ignore[valid-type]
         finally:
             seconds = time.perf_counter() - start
             metrics = request.app[CONTEXT].metrics
-            metrics.requests.labels(route, request.method, str(status)).inc()
-            metrics.latency.labels(route).observe(seconds)
+            metrics.requests.labels(path, request.method, str(status)).inc()
+            metrics.latency.labels(path).observe(seconds)
             access.info(
                 "method=%s path=%s status=%d ms=%.1f request_id=%s client=%s",
                 request.method, _printable(request.path), status, seconds * 1000, name, request.remote,
@@ -100,17 +100,26 @@ async def _answered(
     except asyncio.CancelledError:
         raise
     except Exception as error:
-        dialect = request.get(DIALECT) or request.app[DIALECTS].get(request.path, "openai")
+        route = _route(request)
+        dialect = request.get(DIALECT) or (route.dialect if route else "openai")
         return errors.response(errors.failure(error, request), dialect)
 
 
 def _public(request: web.Request) -> bool:
-    return bool(getattr(request.match_info.handler, "public", False))
+    route = _route(request)
+    return route is not None and route.method == request.method and route.public
 
 
-def _route(request: web.Request) -> str:
+def _route(request: web.Request) -> Route | None:
+    """The route of the table that was asked, or one of its path where the method is another."""
+    path = _path(request, request.path)
+    alike = [route for route in request.app[ROUTE_TABLE] if route.path == path]
+    return next((route for route in alike if route.method == request.method), alike[0] if alike else None)
+
+
+def _path(request: web.Request, unknown: str) -> str:
     resource = request.match_info.route.resource
-    return resource.canonical if resource is not None else "unknown"
+    return resource.canonical if resource is not None else unknown
 
 
 def _printable(path: str) -> str:

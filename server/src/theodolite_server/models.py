@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from theodolite import locate, registry
@@ -113,7 +114,8 @@ def plan(config: Config) -> list[Served]:
 
 def _checkpoint(config: Config, name: str) -> Checkpoint:
     # a revision belongs to Hub names; a folder beside one would otherwise be an error
-    return locate.checkpoint(name, config.revision, config.models_dir)
+    revision = None if Path(name).expanduser().is_dir() else config.revision
+    return locate.checkpoint(name, revision, config.models_dir)
 
 
 def _served(config: Config, name: str, task: Task) -> Served:

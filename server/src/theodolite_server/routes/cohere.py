@@ -11,7 +11,7 @@ from theodolite.errors import RequestError
 from theodolite.values import Embeddings, Task
 from theodolite_server.routes import embeddings
 from theodolite_server.routes import rerank as jina
-from theodolite_server.routes.common import Route, answer, context, cut_headers, packed, parse
+from theodolite_server.routes.common import Route, answer, context, cut_headers, loaded, packed, parse
 from theodolite_server.schema import CohereEmbedRequest, CohereRerankRequest
 from theodolite_server.service import Cut
 
@@ -40,9 +40,8 @@ async def embed(request: web.Request) -> web.StreamResponse:
     """Vectors by type (v2), or as an array (v1 without types)."""
     here, wanted = context(request), await parse(request, CohereEmbedRequest)
     values = _values(wanted)
-    served = here.models.find(Task.EMBED, wanted.model)
-    worker = await here.models.worker(served)
-    worker.engine.check(wanted.output_dimension, None)  # type: ignore[attr-defined]
+    served = await loaded(here, Task.EMBED, wanted.model)
+    served.engine.check(wanted.output_dimension, None)
     types = wanted.embedding_types or ["float"]
     if unknown := [name for name in types if name not in TYPES]:
         raise RequestError(f"embedding_types {unknown[0]!r} is not supported (supported: {', '.join(TYPES)})")

@@ -10,11 +10,14 @@ from typing import Any, TypeVar
 import numpy as np
 from aiohttp import web
 
+from theodolite.errors import RequestError
+from theodolite.tokenize import Tokenizer
+from theodolite.values import Task
 from theodolite_server import body, jsons
 from theodolite_server.config import Config
 from theodolite_server.media import Media
 from theodolite_server.metrics import Metrics
-from theodolite_server.models import Models
+from theodolite_server.models import Models, Served
 from theodolite_server.service import Service
 
 T = TypeVar("T")
@@ -34,7 +37,6 @@ class Context:
 
 
 CONTEXT = web.AppKey("context", Context)
-DIALECTS = web.AppKey("dialects", dict[str, str])
 DIALECT = web.RequestKey("dialect", str)
 
 
@@ -70,6 +72,35 @@ async def parse(request: web.Request, kind: type[T]) -> T:
 
 async def raw(request: web.Request) -> bytes:
     return await body.read(request, context(request).config.max_body)
+
+
+async def loaded(here: Context, task: Task, name: str | None = None) -> Served:
+    """The model that a request names for a task, or the only one, loaded.
+
+    :raises NotLoaded: if no model has that task.
+    :raises RequestError: for the name of another.
+    """
+    served = here.models.find(task, name)
+    await here.models.worker(served)
+    return served
+
+
+async def first(here: Context) -> Served:
+    """The main model, whatever its task, loaded."""
+    served = here.models.served[0]
+    await here.models.worker(served)
+    return served
+
+
+def check_ids(rows: list[list[int]], tokenizer: Tokenizer) -> None:
+    """Refuse ids that the vocabulary does not hold.
+
+    :raises RequestError: naming the first.
+    """
+    for row in rows:
+        for token in row:
+            if not 0 <= token < tokenizer.size:
+                raise RequestError(f"token id {token} is not in the vocabulary of {tokenizer.size}")
 
 
 def cut_headers(truncated: int) -> dict[str, str]:

@@ -11,7 +11,7 @@ from theodolite.errors import RequestError
 from theodolite.values import Embeddings, Item, Task, TextItem, TokenItem
 from theodolite_server import media
 from theodolite_server.models import Served
-from theodolite_server.routes.common import Context, Route, answer, context, cut_headers, packed, parse
+from theodolite_server.routes.common import Context, Route, answer, context, cut_headers, loaded, packed, parse
 from theodolite_server.schema import EmbeddingEntry, EmbeddingsRequest, EmbeddingsResponse, Usage
 
 FORMATS = ("float", "base64")
@@ -25,10 +25,9 @@ async def embeddings(request: web.Request) -> web.Response:
     if given is None:
         raise RequestError('"input" must be provided')
     values = as_list(given)
-    served = here.models.find(Task.EMBED, wanted.model)
-    worker = await here.models.worker(served)
+    served = await loaded(here, Task.EMBED, wanted.model)
     as_base64 = encoding(wanted.encoding_format) == "base64"
-    worker.engine.check(wanted.dimensions, wanted.embd_normalize)  # type: ignore[attr-defined]
+    served.engine.check(wanted.dimensions, wanted.embd_normalize)
     if not values:
         raise RequestError("input is an empty token list")
     made = await vectors(
@@ -64,7 +63,7 @@ async def vectors(
     items, used = embedder.prompted(items, prompt_name, instruction)
 
     async def load() -> list[Item]:
-        return await loaded(here, items)
+        return await with_images(here, items)
 
     return await here.service.embed(served, load, instruction=used, **options)
 
@@ -122,7 +121,7 @@ def check(value: Any, i: int, served: Served) -> Item | tuple[str, str, str]:
         case "image_url":
             url = media.url_of(value.get("image_url"), f"input[{i}].image_url")
             if not profile.images:
-                raise RequestError(f"input[{i}] is an image, but the loaded embedding model does not accept images")
+                raise RequestError(served.engine.refuse_image(f"input[{i}]"))
             beside = value.get("text")
             return url, f"input[{i}]", beside if isinstance(beside, str) else ""
         case kind:
@@ -135,7 +134,7 @@ def text(value: str, i: int) -> TextItem:
     return TextItem(value)
 
 
-async def loaded(here: Context, items: list[Any]) -> list[Item]:
+async def with_images(here: Context, items: list[Any]) -> list[Item]:
     """The items with their images read.
 
     :raises RequestError: for too many images, or one that cannot be read.

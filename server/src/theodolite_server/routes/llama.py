@@ -10,7 +10,18 @@ from theodolite.errors import RequestError
 from theodolite.values import Task
 from theodolite_server import jsons
 from theodolite_server.routes import tei
-from theodolite_server.routes.common import DIALECT, Route, answer, context, cut_headers, parse, raw
+from theodolite_server.routes.common import (
+    DIALECT,
+    Route,
+    answer,
+    check_ids,
+    context,
+    cut_headers,
+    first,
+    loaded,
+    parse,
+    raw,
+)
 from theodolite_server.routes.embeddings import as_list, vectors
 from theodolite_server.schema import EmbeddingsRequest, LlamaDetokenizeRequest, LlamaTokenizeRequest
 
@@ -22,9 +33,8 @@ async def embedding(request: web.Request) -> web.StreamResponse:
     if given is None:
         raise RequestError('"content" or "input" must be provided')
     values = as_list(given)
-    served = here.models.find(Task.EMBED, wanted.model)
-    worker = await here.models.worker(served)
-    worker.engine.check(wanted.dimensions, wanted.embd_normalize)  # type: ignore[attr-defined]
+    served = await loaded(here, Task.EMBED, wanted.model)
+    served.engine.check(wanted.dimensions, wanted.embd_normalize)
     if not values:
         raise RequestError("input is an empty token list")
     made = await vectors(
@@ -51,14 +61,11 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
         request[DIALECT] = "tei"
         return await tei.tokenize(request, body)
     wanted = jsons.decode(body, LlamaTokenizeRequest)
-    here = context(request)
-    served = here.models.served[0]
-    await here.models.worker(served)
-    tokenizer = served.engine.tokenizer
+    tokenizer = (await first(context(request))).engine.tokenizer
     parts = wanted.content if isinstance(wanted.content, list) else [wanted.content or ""]
     if not all(type(part) in (str, int) for part in parts):
         raise RequestError('"content" must be a string, or a list of strings and token ids')
-    tei.check_ids([[part for part in parts if isinstance(part, int)]], tokenizer)
+    check_ids([[part for part in parts if isinstance(part, int)]], tokenizer)
     literal = wanted.parse_special is False
 
     def make() -> dict[str, Any]:
@@ -94,11 +101,8 @@ _BYTES = _byte_characters()
 async def detokenize(request: web.Request) -> web.StreamResponse:
     """The text of token ids, special tokens kept."""
     wanted = await parse(request, LlamaDetokenizeRequest)
-    here = context(request)
-    served = here.models.served[0]
-    await here.models.worker(served)
-    tokenizer, tokens = served.engine.tokenizer, wanted.tokens or []
-    tei.check_ids([tokens], tokenizer)
+    tokenizer, tokens = (await first(context(request))).engine.tokenizer, wanted.tokens or []
+    check_ids([tokens], tokenizer)
     return await answer(request, lambda: {"content": tokenizer.backend.decode(tokens, skip_special_tokens=False)})
 
 

@@ -11,7 +11,7 @@ from theodolite.errors import RequestError
 from theodolite.values import Task
 from theodolite_server import jsons
 from theodolite_server.routes import ops
-from theodolite_server.routes.common import Route, answer, context, cut_headers, parse
+from theodolite_server.routes.common import Route, answer, context, cut_headers, loaded, parse
 from theodolite_server.routes.embeddings import vectors
 from theodolite_server.schema import OllamaEmbedRequest
 
@@ -25,9 +25,8 @@ async def embed(request: web.Request) -> web.StreamResponse:
     values = [wanted.input] if isinstance(wanted.input, str) else wanted.input
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise RequestError('"input" must be a string or a list of strings')
-    served = here.models.find(Task.EMBED, (wanted.model or "").removesuffix(TAG) or None)
-    worker = await here.models.worker(served)
-    worker.engine.check(wanted.dimensions, None)  # type: ignore[attr-defined]
+    served = await loaded(here, Task.EMBED, (wanted.model or "").removesuffix(TAG) or None)
+    served.engine.check(wanted.dimensions, None)
     if not values:
         raise RequestError("input must not be empty")
     cut = "refuse" if wanted.truncate is False else "right"

@@ -10,7 +10,7 @@ from theodolite.errors import RequestError
 from theodolite.values import ImageItem, Item, Pair, Scores, Task, TextItem
 from theodolite_server import jsons, media
 from theodolite_server.models import Served
-from theodolite_server.routes.common import DIALECT, Context, Route, answer, context, cut_headers, raw
+from theodolite_server.routes.common import DIALECT, Context, Route, answer, context, cut_headers, loaded, raw
 from theodolite_server.schema import RerankEntry, RerankRequest, RerankResponse, Usage
 
 Side = TextItem | tuple[str, str, str]
@@ -49,8 +49,7 @@ async def scored(here: Context, wanted: RerankRequest) -> tuple[Served, Scores]:
     documents = wanted.documents
     if not isinstance(documents, list) or not documents or not all(isinstance(d, (str, dict)) for d in documents):
         raise RequestError('"documents" must be a non-empty string array')
-    served = here.models.find(Task.RERANK, wanted.model)
-    await here.models.worker(served)
+    served = await loaded(here, Task.RERANK, wanted.model)
     if wanted.top_n is not None and wanted.top_n < 1:
         raise RequestError(f"top_n must be at least 1, got {wanted.top_n}")
     instruction = served.engine.instruction(wanted.instruction)
@@ -83,7 +82,7 @@ def check(value: str | dict[str, Any], where: str, served: Served) -> Side:
     if image is not None:
         url = media.url_of(image, f"{where}.image")
         if not served.engine.profile.images:
-            raise RequestError(f"{where} is an image, but the loaded reranker does not accept images")
+            raise RequestError(served.engine.refuse_image(where))
         return url, where, text
     if not text.strip():
         raise RequestError(f"{where} is empty: it needs a text or an image")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from aiohttp import web
 
-from theodolite import maxsim_matrix, sentence_transformers
+import theodolite
+from theodolite import sentence_transformers
 from theodolite.errors import RequestError
 from theodolite.values import Embeddings, Task
 from theodolite_server import jsons
@@ -15,7 +15,17 @@ from theodolite_server.errors import Empty
 from theodolite_server.models import Served
 from theodolite_server.routes import ops
 from theodolite_server.routes import rerank as jina
-from theodolite_server.routes.common import Context, Route, answer, context, cut_headers, raw
+from theodolite_server.routes.common import (
+    Context,
+    Route,
+    answer,
+    check_ids,
+    context,
+    cut_headers,
+    first,
+    loaded,
+    raw,
+)
 from theodolite_server.routes.embeddings import as_list, vectors
 from theodolite_server.schema import (
     RerankRequest,
@@ -51,9 +61,8 @@ async def _embed(request: web.Request, wanted: TeiEmbedRequest) -> web.StreamRes
     if wanted.inputs is None:
         raise RequestError('"inputs" must be provided')
     here = context(request)
-    served = here.models.find(Task.EMBED, None)
-    worker = await here.models.worker(served)
-    worker.engine.check(wanted.dimensions, None)  # type: ignore[attr-defined]
+    served = await loaded(here, Task.EMBED)
+    served.engine.check(wanted.dimensions, None)
     made = await _vectors(here, served, as_list(wanted.inputs, "inputs"), wanted, wanted.dimensions, wanted.normalize)
     return await answer(request, lambda: [vector.tolist() for vector in made.vectors], _headers(made))
 
@@ -129,21 +138,12 @@ async def _similarity(request: web.Request, wanted: TeiSimilarityRequest) -> web
     if not wanted.inputs.sentences:
         raise Empty("`inputs.sentences` cannot be empty")
     here = context(request)
-    served = here.models.find(Task.EMBED, None)
-    await here.models.worker(served)
+    served = await loaded(here, Task.EMBED)
     values = [wanted.inputs.source_sentence, *wanted.inputs.sentences]
     made = await _vectors(here, served, values, wanted.parameters or TeiOptions())
-    return await answer(request, lambda: compared(made)[0].tolist(), _headers(made))
-
-
-def compared(made: Embeddings) -> np.ndarray:
-    """The first input against every other: ``[1, N - 1]``."""
-    if isinstance(made.vectors, list):
-        return maxsim_matrix(made.vectors[:1], made.vectors[1:])
-    wide = made.vectors.astype(np.float64)
-    unit = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
-    cosines: np.ndarray = unit[:1] @ unit[1:].T
-    return cosines
+    return await answer(
+        request, lambda: theodolite.similarity(made.vectors[:1], made.vectors[1:])[0].tolist(), _headers(made)
+    )
 
 
 async def tokenize(request: web.Request, body: bytes) -> web.StreamResponse:
@@ -155,8 +155,7 @@ async def tokenize(request: web.Request, body: bytes) -> web.StreamResponse:
     if not values:
         raise Empty(EMPTY)
     here = context(request)
-    served = here.models.served[0]
-    await here.models.worker(served)
+    served = await first(here)
     backend, before = served.engine.tokenizer.backend, _prompt(served, wanted.prompt_name)
     special = wanted.add_special_tokens is not False
 
@@ -185,28 +184,16 @@ async def decode(request: web.Request) -> web.StreamResponse:
         raise Empty("`ids` cannot be empty")
     if not all(isinstance(row, list) for row in rows):
         raise RequestError('"ids" must be a list of token ids or a list of such lists')
-    here = context(request)
-    served = here.models.served[0]
-    await here.models.worker(served)
-    tokenizer = served.engine.tokenizer
+    tokenizer = (await first(context(request))).engine.tokenizer
     check_ids(rows, tokenizer)
     skip = wanted.skip_special_tokens is not False
     return await answer(request, lambda: tokenizer.backend.decode_batch(rows, skip_special_tokens=skip))
 
 
-def check_ids(rows: list[list[int]], tokenizer: Any) -> None:
-    """Refuse ids that the vocabulary does not have, before the tokenizer sees them."""
-    for row in rows:
-        for token in row:
-            if not 0 <= token < tokenizer.size:
-                raise RequestError(f"token id {token} is not in the vocabulary of {tokenizer.size}")
-
-
 async def info(request: web.Request) -> web.Response:
     """The first model, in TEI's words."""
     here = context(request)
-    served = here.models.served[0]
-    await here.models.worker(served)
+    served = await first(here)
     engine = served.engine
     if served.task is Task.EMBED:
         kind: dict[str, Any] = {"embedding": {"pooling": engine.pooling.value}}
