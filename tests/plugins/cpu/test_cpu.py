@@ -155,6 +155,7 @@ def test_an_instruction_set_that_is_misspelled_is_named() -> None:
     environment = {**os.environ, "THEODOLITE_MAX_ISA": "avx1024"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert "THEODOLITE_MAX_ISA is avx1024, not none, avx2, avx512 or avx512_bf16" in done.stdout
+    assert "the cpu kernels are left out" in done.stderr
 
 
 @tiled

@@ -28,7 +28,7 @@ def test_a_page_is_drawn(checkpoint, page, tmp_path, capsys, name, grid):
     output = tmp_path / "why.png"
     assert draw("-m", checkpoint(name)[0], "-q", "map", "--image", page, "-o", output) == 0
     out = capsys.readouterr().out
-    assert out.startswith(f"{output}: 20 query tokens, {grid} patches, ")
+    assert out.startswith(f"{output}: 20 query tokens, {grid} patches, MaxSim ")
     drawn = Image.open(output)
     assert drawn.width > drawn.height > 500
     assert len(drawn.getcolors(drawn.width * drawn.height)) > 50

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from functools import cache
 from importlib import metadata, resources
 from typing import Any
@@ -11,6 +12,7 @@ from theodolite.hookspecs import hookimpl
 from theodolite.nn.kernels import Kernels
 
 PRIORITY = 20
+log = logging.getLogger("theodolite")
 
 
 @cache
@@ -31,6 +33,9 @@ def load() -> tuple[Any, str | None]:
         from theodolite_cpu import operations
 
         operations.setup(f"{scipy_openblas32.get_lib_dir()}/lib{scipy_openblas32.get_library()}.so")
+    except ValueError as error:  # a wrong THEODOLITE_MAX_ISA; other kernels would run instead, and nobody be told
+        log.warning("the cpu kernels are left out: %s", error)
+        return None, str(error)
     except Exception as error:  # a missing symbol or library says so in its own words
         return None, f"the extension does not load: {error}"
     return operations, None
