@@ -13,7 +13,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from theodolite.errors import CheckpointError
-from theodolite.hookspecs import hookimpl
 
 REPO_ID = re.compile(r"[\w.-]+/[\w.-]+")
 DEFAULT_REVISION = "main"
@@ -26,7 +25,6 @@ log = logging.getLogger("theodolite")
 LAYOUTS = (("model", ".safetensors"), ("pytorch_model", ".bin"))
 
 
-@hookimpl(trylast=True)
 def locate(name: str, revision: str | None, models_dir: Path | None) -> Path | None:
     if not REPO_ID.fullmatch(name):
         return None

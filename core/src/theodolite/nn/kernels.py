@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
@@ -151,10 +151,20 @@ def usable() -> tuple[dict[str, Kernels], tuple[Plugin, ...], list[str]]:
     from theodolite import registry
     from theodolite.nn import numpy_kernels
 
-    hook, plugins = registry.hooks("theodolite.kernels", numpy_kernels)
-    answers = [DEFAULT, *hook.kernels(device=device())]
-    tables = {table.name: table for table in answers if isinstance(table, Kernels)}
-    return tables, plugins, [reason for reason in answers if isinstance(reason, str)]
+    own = (DEFAULT, numpy_kernels.kernels(device()))
+    tables = {table.name: table for table in own if table is not None}
+    plugins, reasons = [], []
+    for plugin, answer in registry.ask("kernels", device=device()):
+        match answer:
+            case Kernels():
+                tables[answer.name] = answer
+            case str():
+                reasons.append(answer)
+            case wrong if wrong is not None:
+                plugin = replace(plugin, error=f"kernels returned {registry.shown(wrong)}, expected Kernels or a str")
+                registry.log.warning("%s: %s", plugin, plugin.error)
+        plugins.append(plugin)
+    return tables, tuple(plugins), reasons
 
 
 def choose(name: str | None = None) -> Kernels:
