@@ -75,11 +75,12 @@ def survey() -> dict[str, Any]:
     for hook in ("locate", "routes"):
         others += registry.Registry(registry.discover(registry.GROUPS[hook]), hook).plugins
     error, name = None, None
+    offered = kernels.usable()
     try:
-        name = kernels.choose().name
+        name = kernels.pick(offered).name
     except TheodoliteError as reason:
         error = str(reason)
-    usable, plugins, reasons = kernels.usable()
+    usable, plugins, reasons = offered
     tables = sorted(usable.values(), key=lambda table: -table.priority)
     return {
         "installed": [
