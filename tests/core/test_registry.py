@@ -105,9 +105,9 @@ def test_hooks_that_do_not_fit_are_reported_not_raised() -> None:
 
 
 def test_a_claim_under_another_name_is_a_fault(write) -> None:
-    liar = registry.Plugin("honest", "dist", "1", claims("liar"))
+    liar = registry.Plugin("honest", "dist", "1", claims("liar", model_type="own"))
     with pytest.raises(BrokenPlugin, match="'liar'"):
-        registry.Registry([liar]).elect(Checkpoint(write()), Task.EMBED)
+        registry.Registry([liar]).elect(Checkpoint(write({"model_type": "own"})), Task.EMBED)
 
 
 def test_the_wrong_task_says_which_command_to_use(write) -> None:
@@ -224,6 +224,8 @@ def test_a_detect_that_fails_stops_nobody_else(write, detect, words, caplog) -> 
     with pytest.raises(BrokenPlugin, match=words):
         both.elect(checkpoint, Task.EMBED, "acme")
     with pytest.raises(BrokenPlugin, match=rf"acme \(dist-acme 1.0\).*{words}"):
+        registry.Registry([wrong]).elect(Checkpoint(write({"model_type": "own"})), Task.EMBED)
+    with pytest.raises(MissingPlugin, match=rf"pip install theodolite-bert.*{words}"):
         registry.Registry([wrong]).elect(checkpoint, Task.EMBED)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import reprlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -197,9 +198,11 @@ def _one(relay: pluggy.HookRelay, hook: str, arguments: dict[str, Any]) -> Any:
 def shown(answer: Any) -> str:
     """What a hook returned, in a few words."""
     kind = type(answer)
-    text = " ".join(repr(answer).split())
-    shape = f" {list(answer.shape)}" if hasattr(answer, "shape") else f" {text}" if len(text) <= 40 else ""
-    return f"{'' if kind.__module__ == 'builtins' else kind.__module__ + '.'}{kind.__qualname__}{shape}"
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    if hasattr(answer, "shape"):  # an array's text would be computed
+        return f"{name} {list(answer.shape)}"
+    text = " ".join(reprlib.repr(answer).split())
+    return f"{name} {text}" if len(text) <= 40 else name
 
 
 class Registry:
@@ -300,14 +303,16 @@ class Registry:
             if any(self._quietly(plugin, checkpoint, other) for plugin in self.families):
                 return UnknownFamily(_wrong_task(checkpoint, task))
         # whose the checkpoint is cannot be known, so all that might have served it are told
-        broken = "".join(f"; {plugin} is installed but did not load: {plugin.error}" for plugin in self.broken)
-        if faults:
-            return BrokenPlugin("; ".join(str(fault) for _, fault in faults) + broken)
+        told = [str(fault) for _, fault in faults]
+        told += [f"{plugin} is installed but did not load: {plugin.error}" for plugin in self.broken]
+        broken = "".join(f"; {line}" for line in told)
         installed = {plugin.name for plugin in self.families}
         for name in catalog.families():
             if name not in installed and catalog.serves(name, checkpoint, task):
                 line = catalog.install_line(name)
                 return MissingPlugin(f"{what} is served by family {name!r}, which is not installed: {line}{broken}")
+        if faults:
+            return BrokenPlugin("; ".join(told))
         if task is Task.RERANK:
             return UnknownFamily(f"Unsupported reranker model type: {what} in {checkpoint.path}{broken}")
         if task is Task.EMBED and checkpoint.pooling_folder is None:
