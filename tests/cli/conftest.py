@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from theodolite import registry
 from theodolite.checkpoint import Checkpoint
 from theodolite.hookspecs import hookimpl
+from theodolite.nn import kernels
 from theodolite.values import Batch, Fit, ImageItem, Item, Pair, Profile, Prompt, Task, TextItem
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "cat", "kitten", "car", "nan", "größe", "query", "<img>"]
@@ -93,6 +94,8 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_installed", registry.Registry(plugins))
     for variable in ("THEODOLITE_EMBEDDING_POOLING", "MLXCEL_EMBEDDING_POOLING", "THEODOLITE_KERNELS"):
         monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(kernels, "active", kernels.active)
+    monkeypatch.setattr(kernels, "_chosen", False)  # a command has a process of its own
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from theodolite import catalog
+from theodolite import catalog, registry
 from theodolite.errors import CONTROL
+from theodolite.hookspecs import hookimpl
 from theodolite_cli import show
 from theodolite_cli.main import main
 
@@ -190,3 +191,21 @@ def test_arch(published: None, capsys: Capture) -> None:
         "  toy-multi",
         "  toy-rerank",
     ]
+
+
+def test_families_outlives_plugins_that_raise(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Acme:
+        @hookimpl
+        def commands(self) -> None:
+            raise KeyError("nokey")
+
+        @hookimpl
+        def kernels(self) -> None:
+            raise SystemExit(3)
+
+    found = (registry.Plugin("acme", "dist-acme", "1", Acme()),)
+    monkeypatch.setattr(registry, "discover", lambda group: found if group.endswith(("commands", "kernels")) else ())
+    assert main(["families"]) == 0
+    out = capsys.readouterr().out
+    assert "  acme (dist-acme 1): commands raised KeyError: 'nokey'\n" in out
+    assert "  acme (dist-acme 1): kernels raised SystemExit: 3\n" in out

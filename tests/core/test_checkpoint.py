@@ -161,6 +161,37 @@ def test_a_byte_order_mark_is_no_part_of_a_file(write) -> None:
     assert Checkpoint(folder).config == config
 
 
+@pytest.mark.parametrize(("text", "kind"), [("null", "null"), ("[1]", "a list"), ("7", "7"), ('"x"', '"x"')])
+def test_a_file_without_an_object_is_named(write, text: str, kind: str) -> None:
+    for name in ("config.json", "tokenizer_config.json"):
+        folder = write()
+        (folder / name).write_text(text)
+        refused(folder, f"{name}: an object was expected, not {kind}")
+    folder = write()
+    (folder / "modules.json").write_text("null")
+    refused(folder, "modules.json: a list of objects was expected")
+
+
+def test_a_file_nested_without_end_is_named(write) -> None:
+    folder = write()
+    (folder / "config.json").write_text("[" * 100_000 + "]" * 100_000)
+    refused(folder, "config.json", "nested too deeply")
+
+
+@pytest.mark.parametrize("key", ["quantization", "quantization_config"])
+@pytest.mark.parametrize("value", ["x", "", 0, False, [4]])
+def test_quantization_that_is_no_object_is_refused(write, key: str, value: object) -> None:
+    refused(write({key: value}), f"config.json: {key} should be an object, not ")
+
+
+@pytest.mark.parametrize("value", ["yes", 0, 1, []])
+def test_switches_are_true_or_false(write, value: object) -> None:
+    refused(write({"normalize": value}), "config.json: normalize should be true or false, not ")
+    for key in ("include_prompt", "pooling_mode_mean_tokens"):
+        files = {"1_Pooling/config.json": {key: value}}
+        refused(write(files=files), f"1_Pooling/config.json: {key} should be true or false, not ")
+
+
 def test_an_adapter_alone_says_to_merge(write) -> None:
     folder = write()
     (folder / WEIGHTS).rename(folder / "adapter_model.safetensors")

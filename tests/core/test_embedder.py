@@ -81,6 +81,49 @@ def test_dimensions_keep_the_first_components_and_normalize_again(embedder) -> N
 
 
 @pytest.mark.parametrize(
+    "argument",
+    [
+        *({"batch_size": value} for value in (0, -1, "4", 2.0, True)),
+        *({"dimensions": value} for value in (2.5, "8", True, np.float32(3))),
+        *({"embd_normalize": value} for value in (-2, 1.5, "2")),
+    ],
+)
+def test_arguments_are_whole_numbers(embedder, argument) -> None:
+    [name] = argument
+    with pytest.raises(RequestError, match=f"^{name} must be .*, got "):
+        embedder.embed(TEXTS, **argument)
+    whole = embedder.embed(TEXTS, batch_size=np.int64(2), dimensions=np.int32(8), embd_normalize=np.int8(2))
+    assert whole.vectors.shape == (4, 8)
+
+
+@pytest.mark.parametrize("value", [0, -3, "5", 2.5, True])
+def test_options_are_checked_as_they_enter(write, value) -> None:
+    with pytest.raises(RequestError, match=r"max_length must be (a whole number, )?1 or more, got "):
+        theodolite.load(write(), max_length=value)
+    with pytest.raises(RequestError, match="dtype must be one of auto, float32, float16, bfloat16, got 'float8'"):
+        theodolite.load(write(), dtype="float8")
+
+
+@pytest.mark.parametrize(
+    "inputs", [b"ab", {"a": 1}, {"a", "b"}, 5, None, np.array("a"), [b"ab"], [bytearray(b"ab")], [memoryview(b"ab")]]
+)
+def test_inputs_of_another_kind_are_refused(embedder, inputs) -> None:
+    with pytest.raises(RequestError, match="should be"):
+        embedder.embed(inputs)
+
+
+def test_inputs_may_be_numpys(embedder) -> None:
+    wanted = embedder.embed(TEXTS[:2]).vectors
+    np.testing.assert_array_equal(embedder.embed(np.array(TEXTS[:2])).vectors, wanted)
+    ids = np.array([[5, 6, 7], [7, 6, 5]])
+    np.testing.assert_array_equal(embedder.embed(ids).vectors, embedder.embed(ids.tolist()).vectors)
+    with pytest.raises(RequestError, match="empty"):
+        embedder.embed(np.array([]))
+    with pytest.raises(RequestError, match="not int64"):
+        embedder.embed(np.array([1, 2, 3]))
+
+
+@pytest.mark.parametrize(
     ("p", "size"),
     [
         (1, lambda v: np.abs(v).sum()),

@@ -85,3 +85,17 @@ def test_a_limit_without_room_is_a_load_error(tmp_path, limit) -> None:
     folder = tiny.write(tmp_path, tiny.read(GOLDENS / name))
     with pytest.raises(Unsupported, match="max_length"):
         theodolite.load_reranker(folder, max_length=limit)
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, "4", 2.5])
+def test_a_batch_is_a_whole_number(cross, batch_size) -> None:
+    with pytest.raises(RequestError, match=r"batch_size must be (a whole number, )?1 or more, got "):
+        cross.rank("rain", ["the cat"], batch_size=batch_size)
+
+
+def test_documents_are_listed(cross) -> None:
+    wanted = cross.rank("rain", ["the cat", "rain"]).scores
+    np.testing.assert_array_equal(cross.rank("rain", np.array(["the cat", "rain"])).scores, wanted)
+    for documents in (b"ab", {"a": 1}, 5, None, np.array([])):
+        with pytest.raises(RequestError, match=r"documents (must|should) be a "):
+            cross.rank("rain", documents)

@@ -7,7 +7,6 @@ from typing import Any
 
 from theodolite_cli import options
 
-GROUPS = ("families", "locators", "kernels", "commands", "routes")
 EPILOG = """\
 MODEL TYPES are the values of model_type in config.json that a family serves.
 Kernels are tables of fast operations; --kernels NAME or THEODOLITE_KERNELS
@@ -71,13 +70,17 @@ def survey() -> dict[str, Any]:
 
     families = registry.installed()
     present = {plugin.name for plugin in families.plugins}
-    others = [plugin for group in GROUPS[1:] for plugin in registry.hooks(f"theodolite.{group}")[1]]
+    scratch = argparse.ArgumentParser().add_subparsers()
+    others = [plugin for plugin, _ in registry.ask("commands", subparsers=scratch)]
+    for hook in ("locate", "routes"):
+        others += registry.Registry(registry.discover(registry.GROUPS[hook]), hook).plugins
     error, name = None, None
+    offered = kernels.usable()
     try:
-        name = kernels.choose().name
+        name = kernels.pick(offered).name
     except TheodoliteError as reason:
         error = str(reason)
-    usable, _, reasons = kernels.usable()
+    usable, plugins, reasons = offered
     tables = sorted(usable.values(), key=lambda table: -table.priority)
     return {
         "installed": [
@@ -91,7 +94,7 @@ def survey() -> dict[str, Any]:
         ],
         "broken": [
             {"name": p.name, "distribution": p.distribution, "version": p.version, "error": " ".join(p.error.split())}
-            for p in (*families.broken, *others)
+            for p in (*families.broken, *others, *plugins)
             if p.error is not None
         ],
         "available": [

@@ -157,11 +157,8 @@ def parser(plugins: bool) -> Parser:
 def _add_plugins(commands: argparse._SubParsersAction[Parser]) -> None:
     from theodolite import registry
 
-    hooks, found = registry.hooks("theodolite.commands")
-    hooks.commands(subparsers=commands)
-    for plugin in found:
-        if plugin.error is not None:
-            logging.getLogger("theodolite").warning("%s did not load: %s", plugin, plugin.error)
+    for _ in registry.ask("commands", subparsers=commands):
+        pass  # each adds its own; the registry tells of those that cannot
     if SERVE not in commands.choices:
         about = "serve vectors and scores over HTTP (not installed)"
         # no argument begins with NUL, so that every option the real command has lands in "rest"

@@ -35,7 +35,8 @@ class Checkpoint:
             )
         if not self.has("config.json"):
             raise CheckpointError(f"{self.path}: config.json is missing, so this is no checkpoint folder")
-        self.config  # noqa: B018 - read now, so that a broken file is reported before anything else
+        # read now, so that a broken file is reported before anything else
+        self.config, self.normalize, self.quantization  # noqa: B018
 
     def has(self, name: str) -> bool:
         """Whether the folder holds a file called ``name``; a link that points nowhere is an error.
@@ -52,11 +53,11 @@ class Checkpoint:
 
         :raises CheckpointError: if the file is not a JSON object.
         """
-        value = self.json_value(name)
-        if value is None:
+        if not self.has(name):
             return {}
+        value = self.json_value(name)
         if not isinstance(value, dict):
-            raise CheckpointError(f"{self.path / name}: a JSON object was expected, not {type(value).__name__}")
+            raise CheckpointError(f"{self.path / name}: an object was expected, not {_kind(value)}")
         return value
 
     def json_value(self, name: str) -> Any:
@@ -67,6 +68,8 @@ class Checkpoint:
             return json.loads((self.path / name).read_text(encoding="utf-8-sig"))
         except ValueError as error:
             raise CheckpointError(f"{self.path / name} is not valid JSON: {error}") from None
+        except RecursionError:
+            raise CheckpointError(f"{self.path / name} cannot be read: it is nested too deeply") from None
 
     def text(self, name: str) -> str | None:
         """The text of a file, or None where there is no such file."""
@@ -96,7 +99,7 @@ class Checkpoint:
     @property
     def normalize(self) -> bool:
         """Whether vectors are L2-normalized: true unless config.json says ``normalize: false``."""
-        return self.config.get("normalize") is not False
+        return flag(self.path / "config.json", self.config, "normalize", True)
 
     @property
     def is_classifier(self) -> bool:
@@ -106,9 +109,9 @@ class Checkpoint:
     @cached_property
     def modules(self) -> tuple[Module, ...]:
         """The entries of modules.json, in order; empty where there is none."""
-        entries = self.json_value("modules.json")
-        if entries is None:
+        if not self.has("modules.json"):
             return ()
+        entries = self.json_value("modules.json")
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise CheckpointError(f"{self.path / 'modules.json'}: a list of objects was expected")
         return tuple(Module(str(e.get("type", "")), str(e.get("path", "")), self) for e in entries)
@@ -124,8 +127,13 @@ class Checkpoint:
     @property
     def quantization(self) -> dict[str, Any]:
         """The ``quantization`` block of config.json (mlx-community), empty where it has none."""
-        block = self.config.get("quantization") or self.config.get("quantization_config") or {}
-        return block if isinstance(block, dict) else {}
+        for key in ("quantization", "quantization_config"):
+            block = self.config.get(key)
+            if block is not None and not isinstance(block, dict):
+                raise CheckpointError(f"{self.path / 'config.json'}: {key} should be an object, not {_kind(block)}")
+            if block:
+                return block
+        return {}
 
     @property
     def is_adapter_only(self) -> bool:
@@ -172,6 +180,31 @@ class Module:
     def config(self) -> dict[str, Any]:
         """config.json of the module's folder, empty where it has none."""
         return self.checkpoint.json(f"{self.path}/config.json" if self.path else "config.json")
+
+
+def flag(file: Path, values: dict[str, Any], key: str, default: bool) -> bool:
+    """A key of a JSON file that is true or false; ``default`` where it is not there, or null.
+
+    :raises CheckpointError: for any other value, which would be taken for one of the two.
+    """
+    value = values.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise CheckpointError(f"{file}: {key} should be true or false, not {_kind(value)}")
+    return value
+
+
+def _kind(value: Any) -> str:
+    """A JSON value as an error tells it."""
+    match value:
+        case dict():
+            return "an object"
+        case list():
+            return "a list"
+        case _:
+            text = json.dumps(value)
+            return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def _is_base(name: str) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from theodolite import limits, sentence_transformers
-from theodolite.engine import Engine, Progress
+from theodolite.engine import Engine, Progress, check_whole
 from theodolite.errors import RequestError
 from theodolite.values import Embeddings, ImageItem, Item, Row, TextItem, TokenItem
 
@@ -69,10 +69,11 @@ class Embedder(Engine):
         """
         if isinstance(inputs, str):
             raise RequestError("inputs should be a list of texts, not one text")
-        if not inputs:
+        if not (given := listed("inputs", inputs)):
             raise RequestError("inputs should not be empty")
         self.check(dimensions, embd_normalize)
-        items, instruction = self.prompted([as_item(value) for value in inputs], prompt_name, instruction)
+        check_whole("batch_size", batch_size)
+        items, instruction = self.prompted([as_item(value) for value in given], prompt_name, instruction)
         rows = self.encode(items, instruction)
         vectors = self.run(rows, batch_size or self.profile.batch_size or limits.EMBED_BATCH, progress)
         return self.finish(rows, vectors, dimensions=dimensions, embd_normalize=embd_normalize)
@@ -121,10 +122,8 @@ class Embedder(Engine):
 
         :raises RequestError: naming the argument and its range.
         """
-        if dimensions is not None and not 1 <= dimensions <= self.dim:
-            raise RequestError(f"dimensions must be between 1 and {self.dim} for this model, got {dimensions}")
-        if embd_normalize is not None and embd_normalize < -1:
-            raise RequestError(f"embd_normalize must be -1 or more, got {embd_normalize}")
+        check_whole("dimensions", dimensions, most=self.dim)
+        check_whole("embd_normalize", embd_normalize, least=-1)
 
     def finish(
         self,
@@ -142,6 +141,18 @@ class Embedder(Engine):
         return Embeddings(done if self.multi_vector else done[0], tokens, cut)
 
 
+def listed(name: str, values: Any) -> list[Any]:
+    """A list, a tuple, an array of NumPy's or whatever else holds values in an order.
+
+    :raises RequestError: for one value, or for several in no order.
+    """
+    if isinstance(values, (str, bytes, bytearray, memoryview, Mapping, Set)) or not hasattr(values, "__iter__"):
+        raise RequestError(f"{name} should be a list, not {type(values).__name__}")
+    if isinstance(values, np.ndarray) and values.ndim == 0:
+        raise RequestError(f"{name} should be a list, not one value")
+    return list(values)
+
+
 def as_item(value: Input) -> Item:
     """An input of the Python API as an item: a str, a sequence of token ids, a PIL image, or an item already."""
     if isinstance(value, str):
@@ -152,8 +163,8 @@ def as_item(value: Input) -> Item:
         return value
     if hasattr(value, "getbands"):  # a PIL image, without importing PIL for texts
         return ImageItem(_rgb(value))
-    if isinstance(value, (Sequence, np.ndarray)):
-        ids = list(value)
+    if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (bytes, bytearray, memoryview)):
+        ids = listed("a list of token ids", value)
         if ids and all(isinstance(i, (int, np.integer)) and not isinstance(i, bool) for i in ids):
             return TokenItem(tuple(int(i) for i in ids))
     raise RequestError(f"an input should be a text, a list of token ids or an image, not {type(value).__name__}")

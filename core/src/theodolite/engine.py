@@ -48,6 +48,23 @@ class Options:
     """``mean``, ``cls``, ``last`` or ``max``."""
     kernels: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.dtype not in ("auto", *loading.DTYPES):
+            raise RequestError(f"dtype must be one of auto, {', '.join(loading.DTYPES)}, got {self.dtype!r}")
+        check_whole("max_length", self.max_length)
+
+
+def check_whole(name: str, value: Any, least: int = 1, most: int | None = None) -> None:
+    """Refuse an argument that is no whole number in a range; None is left to the checkpoint.
+
+    :raises RequestError: naming the argument and its range.
+    """
+    number = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if value is None or (number and least <= value <= (value if most is None else most)):
+        return
+    wanted = f"{least} or more" if most is None else f"between {least} and {most} for this model"
+    raise RequestError(f"{name} must be {'' if number else 'a whole number, '}{wanted}, got {value!r}")
+
 
 class Engine:
     """A checkpoint loaded for one task. Loading and `forward` belong on one thread; `encode` may run on any."""
@@ -146,7 +163,11 @@ class Engine:
         progress: Progress | None = None,
         batch_tokens: int = BATCH_TOKENS,
     ) -> list[np.ndarray]:
-        """Every row's answer, in order, trimmed to its real tokens where it has one vector per token."""
+        """Every row's answer, in order, trimmed to its real tokens where it has one vector per token.
+
+        :raises RequestError: for a batch that holds nothing.
+        """
+        check_whole("batch_size", batch_size)
         answers: list[Any] = [None] * len(rows)
         done = 0
         for indices in self.batches(rows, batch_size, batch_tokens):

@@ -49,7 +49,10 @@ class AmbiguousCheckpoint(CheckpointError):
 
 
 class BrokenPlugin(CheckpointError):
-    """A plugin does not import, or returned something its hook does not allow."""
+    """A plugin does not import, or a hook of it raised or returned something that is not allowed.
+
+    A value of the wrong kind in a config.json, which its family does not name itself, is told in the same way.
+    """
 
 
 class Unsupported(CheckpointError):

@@ -1,8 +1,8 @@
 """The hooks: what a plugin may implement, and what the core calls.
 
 ``detect`` is asked of every family and all answers are collected; one owner is elected. ``build``, ``sanitize``,
-``prompt``, ``forward`` and ``pool`` are then bound to that owner, the core's defaults and observing wrappers, so the
-wrong plugin cannot answer a stage. A hook implementation names only the arguments it uses.
+``prompt``, ``forward`` and ``pool`` are then bound to that owner and the core's defaults, so the wrong plugin cannot
+answer a stage. A hook implementation names only the arguments it uses.
 """
 
 from __future__ import annotations

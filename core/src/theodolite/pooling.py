@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
-from theodolite.errors import CheckpointError, Unsupported
+from theodolite.checkpoint import flag
+from theodolite.errors import BrokenPlugin, CheckpointError, Unsupported
 from theodolite.values import Pooling
 
 if TYPE_CHECKING:
@@ -36,11 +37,11 @@ def read(checkpoint: Checkpoint) -> Pooling | None:
         )
     config = checkpoint.json(name)
     where = checkpoint.path / name
-    if config.get("include_prompt") is False:
+    if not flag(where, config, "include_prompt", True):
         raise Unsupported(f"{where}: pooling with include_prompt: false is not supported")
     if "pooling_mode" in config:
         return _named(config["pooling_mode"], where)
-    flags = [key for key, value in config.items() if key.startswith(FLAG_PREFIX) and value]
+    flags = [key for key in config if key.startswith(FLAG_PREFIX) and flag(where, config, key, False)]
     if len(flags) > 1:
         raise Unsupported(
             f"{where}: more than one pooling mode is set ({', '.join(sorted(flags))}); exactly one is supported"
@@ -69,6 +70,9 @@ def pool(hidden: mx.array, attention_mask: mx.array, mode: Pooling) -> mx.array:
     Right for left and for right padding. A row that is all padding takes its first (cls) or last (lasttoken) position,
     and zeros for mean; max gives -inf there, as there is nothing to take the maximum of.
     """
+    if hidden.ndim != 3 or hidden.shape[:2] != attention_mask.shape:  # else a mask of one row is read for all of them
+        wanted = ", ".join(map(str, attention_mask.shape))
+        raise BrokenPlugin(f"hidden states to pool are {list(hidden.shape)}, forward should return [{wanted}, D]")
     match mode:
         case Pooling.CLS:
             return _at(hidden, mx.argmax(attention_mask, axis=1))

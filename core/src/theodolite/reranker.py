@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from theodolite import limits
-from theodolite.embedder import as_item
-from theodolite.engine import Engine, Progress
+from theodolite.embedder import as_item, listed
+from theodolite.engine import Engine, Progress, check_whole
 from theodolite.errors import RequestError
 from theodolite.values import ImageItem, Pair, Row, Scores, TextItem
 
@@ -40,6 +40,7 @@ class Reranker(Engine):
         :returns: scores ``[N]`` float64; ``scores.ranking()`` orders them.
         :raises RequestError: for an empty or unservable query, document or instruction.
         """
+        check_whole("batch_size", batch_size)
         rows = self.encode(self.pairs(query, documents), self.instruction(instruction))
         logits = self.run(rows, batch_size or self.profile.batch_size or limits.RERANK_BATCH, progress)
         return self.finish(rows, logits, raw_scores=raw_scores)
@@ -59,10 +60,10 @@ class Reranker(Engine):
 
         :raises RequestError: naming the item that is empty or an image this model cannot see.
         """
-        if isinstance(documents, str) or not documents:
+        if isinstance(documents, str) or not (given := listed("documents", documents)):
             raise RequestError("documents must be a non-empty list")
         first = self._side(query, "query")
-        return [Pair(first, self._side(document, f"documents[{i}]")) for i, document in enumerate(documents)]
+        return [Pair(first, self._side(document, f"documents[{i}]")) for i, document in enumerate(given)]
 
     def _side(self, value: Any, where: str) -> TextItem | ImageItem:
         item = as_item(value)

@@ -44,6 +44,10 @@ class Pooling(Enum):
     LASTTOKEN = "lasttoken"
 
 
+FLAGS = ("pooling_fixed", "normalize", "multi_vector", "images", "instruction", "masked")
+COUNTS = ("vocab_size", "dim", "max_positions", "width", "batch_size")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Profile:
     """Every fact that a family declares about a checkpoint it claims."""
@@ -85,6 +89,19 @@ class Profile:
     """sentence-transformers modules that the family applies beyond Transformer, Pooling and Normalize (``Dense``)."""
     matryoshka: tuple[int, ...] = ()
     """Widths that the checkpoint was trained to be truncated to, where known."""
+
+    def __post_init__(self) -> None:
+        """Refuse values of another kind: many are a config.json's, and would fail far from here, or not at all."""
+        for name, kind in {"fit": Fit, "task": Task, "pooling": Pooling, **dict.fromkeys(FLAGS, bool)}.items():
+            if not isinstance(value := getattr(self, name), kind):
+                raise TypeError(f"Profile.{name} is {value!r}, expected a {kind.__name__}")
+        for name in COUNTS:
+            value = getattr(self, name)
+            unused = (value is None and name not in ("vocab_size", "dim")) or (
+                name == "dim" and self.task is Task.RERANK
+            )
+            if not unused and (type(value) is not int or value < 1):
+                raise TypeError(f"Profile.{name} is {value!r}, expected a whole number of 1 or more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,11 +36,8 @@ def make_app(config: Config) -> web.Application:
     for route in routes.TABLE:
         add = app.router.add_get if route.method == "GET" else app.router.add_post
         add(route.path, route.handler)
-    hooks, found = registry.hooks("theodolite.routes")
-    for plugin in found:
-        if plugin.error is not None:
-            log.warning("%s did not load: %s", plugin, plugin.error)
-    hooks.routes(app=app)
+    for _ in registry.ask("routes", app=app):
+        pass  # each adds its own; the registry tells of those that cannot
     app.cleanup_ctx.append(_closing)
     return app
 

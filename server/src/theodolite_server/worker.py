@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from theodolite.errors import Busy, InvalidResult, TheodoliteError
+from theodolite.errors import Busy, InvalidResult
 from theodolite_server.errors import WorkerFailed
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class Worker:
                 for one in jobs:
                     self._serve([(job, i) for job, i in batch if job is one], limits)
                 return
-            if not isinstance(error, TheodoliteError):
+            if not isinstance(error, InvalidResult):
                 log.error("model %s: a forward pass failed", self.name, exc_info=error)
             self._fail(jobs[0], error if isinstance(error, InvalidResult) else _failed(error))
             return

@@ -6,19 +6,21 @@ speeds up every family at once. The table is chosen once, when the first model i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
 import mlx.nn as mlx_nn
 
+from theodolite import settings
 from theodolite.errors import TheodoliteError
 
 if TYPE_CHECKING:
     from theodolite.nn.masks import Mask
     from theodolite.registry import Plugin
+
+    Offered = tuple[dict[str, "Kernels"], tuple[Plugin, ...], list[str]]
 
 QUERY_BLOCK = 1024
 """Queries per block where a long row's scores would not fit in memory at once."""
@@ -139,6 +141,7 @@ class Kernels:
 DEFAULT = Kernels(name="default", priority=0)
 active: Kernels = DEFAULT
 """The table in use. Read it as ``kernels.active``; `choose` sets it."""
+_chosen = False
 
 
 def device() -> str:
@@ -146,36 +149,59 @@ def device() -> str:
     return "gpu" if mx.default_device() == mx.Device(mx.gpu) else "cpu"
 
 
-def usable() -> tuple[dict[str, Kernels], tuple[Plugin, ...], list[str]]:
+def usable() -> Offered:
     """Every table that runs on this device, by name; the plugins that were asked; and why some have no table here."""
     from theodolite import registry
     from theodolite.nn import numpy_kernels
 
-    hook, plugins = registry.hooks("theodolite.kernels", numpy_kernels)
-    answers = [DEFAULT, *hook.kernels(device=device())]
-    tables = {table.name: table for table in answers if isinstance(table, Kernels)}
-    return tables, plugins, [reason for reason in answers if isinstance(reason, str)]
+    own = (DEFAULT, numpy_kernels.kernels(device()))
+    tables = {table.name: table for table in own if table is not None}
+    plugins, reasons = [], []
+    for plugin, answer in registry.ask("kernels", device=device()):
+        match answer:
+            case Kernels():
+                tables[answer.name] = answer
+            case str():
+                reasons.append(answer)
+            case wrong if wrong is not None:
+                plugin = replace(plugin, error=f"kernels returned {registry.shown(wrong)}, expected Kernels or a str")
+                registry.log.warning("%s: %s", plugin, plugin.error)
+        plugins.append(plugin)
+    return tables, tuple(plugins), reasons
 
 
 def choose(name: str | None = None) -> Kernels:
-    """Use the table called ``name`` (``--kernels``, THEODOLITE_KERNELS), or the usable one of the highest priority.
+    """The table of this process, chosen by `pick` at the first call; models that are loaded hold on to it.
+
+    :raises TheodoliteError: as `pick`, or if ``name`` is another table than the one in use.
+    """
+    global active, _chosen
+    if not _chosen:
+        active, _chosen = pick(usable(), name), True
+    elif name not in (None, active.name):
+        other = pick(usable(), name)
+        raise TheodoliteError(
+            f"kernels {other.name!r} cannot be used beside {active.name!r}: all models of a process share one table"
+        )
+    return active
+
+
+def pick(offered: Offered, name: str | None = None) -> Kernels:
+    """Of `usable` tables the one called ``name`` (``--kernels``, THEODOLITE_KERNELS), or of the highest priority.
 
     :raises TheodoliteError: if there is no such table, or if two have the same highest priority.
     """
-    global active
-    tables, plugins, reasons = usable()
-    name = name or os.environ.get("THEODOLITE_KERNELS") or None
+    tables, plugins, reasons = offered
+    name = name or settings.read("KERNELS")
     if name is not None:
         if name not in tables:
-            broken = "".join(f"; {p} did not load: {p.error}" for p in plugins if p.error)
+            broken = "".join(f"; {p}: {p.error}" for p in plugins if p.error)
             broken += "".join(f"; {reason}" for reason in reasons)
             raise TheodoliteError(f"there are no kernels {name!r} here (usable: {', '.join(sorted(tables))}){broken}")
-        active = tables[name]
-        return active
+        return tables[name]
     best = max(table.priority for table in tables.values())
     [first, *others] = [table for table in tables.values() if table.priority == best]
     if others:
         names = ", ".join(sorted(table.name for table in (first, *others)))
         raise TheodoliteError(f"kernels {names} have the same priority; choose one with --kernels")
-    active = first
-    return active
+    return first

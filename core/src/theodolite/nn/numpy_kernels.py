@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 import numpy as np
 
-from theodolite.hookspecs import hookimpl
 from theodolite.nn import kernels as tables
 from theodolite.nn.kernels import Kernels
 
@@ -78,7 +77,6 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-@hookimpl
 def kernels(device: str) -> Kernels | None:
     if not usable(device):
         return None
