@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import mlx.core as mx
@@ -210,3 +211,20 @@ def test_facts_of_a_checkpoint(write) -> None:
     assert checkpoint.pooling_folder == "1_Pooling"
     assert not checkpoint.is_classifier
     assert checkpoint.quantization == {}
+
+
+def test_the_single_file_comes_before_an_index(write) -> None:
+    """A leftover index beside it names shards that transformers does not look at."""
+    folder = write()
+    places = {"weight_map": {"a": "model-00001-of-00001.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(places))
+    assert "a" not in Checkpoint(folder).weights()
+
+
+def test_a_module_folder_that_is_not_listed_is_no_part_of_the_model(write) -> None:
+    folder = write(files={"modules.json": [{"type": "sentence_transformers.models.Transformer", "path": ""}]})
+    (folder / "2_Dense").mkdir()
+    shutil.copy(folder / WEIGHTS, folder / "2_Dense" / WEIGHTS)
+    assert not any(name.startswith("2_Dense") for name in Checkpoint(folder).weights())
+    (folder / "modules.json").unlink()
+    assert any(name.startswith("2_Dense") for name in Checkpoint(folder).weights())

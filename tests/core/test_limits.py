@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from theodolite import limits
 from theodolite.checkpoint import Checkpoint
 from theodolite.errors import CheckpointError
 from theodolite.values import Fit, Profile
+
+SENTENCE = ("sentence_bert_config.json",)
 
 
 def profile(**facts: int | None) -> Profile:
@@ -45,3 +49,18 @@ def test_null_is_no_limit_and_words_are_refused(write) -> None:
     checkpoint = Checkpoint(write(files={"sentence_bert_config.json": {"max_seq_length": "many"}}))
     with pytest.raises(CheckpointError, match="max_seq_length"):
         limits.max_length(checkpoint, profile())
+
+
+@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta", "distilbert"])
+def test_the_older_names_of_the_sentence_config(write, kind: str) -> None:
+    checkpoint = Checkpoint(write(files={f"sentence_{kind}_config.json": {"max_seq_length": 12}}, drop=SENTENCE))
+    assert limits.max_length(checkpoint, profile()) == 12
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [({"max_len": 12}, 12), ({"max_len": 12, "model_max_length": 14}, 14), ({"model_max_length": math.inf}, 8192)],
+)
+def test_the_tokenizers_limit(write, config: dict[str, float], expected: int) -> None:
+    checkpoint = Checkpoint(write(files={"tokenizer_config.json": config}, drop=SENTENCE))
+    assert limits.max_length(checkpoint, profile()) == expected

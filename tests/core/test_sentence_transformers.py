@@ -58,3 +58,17 @@ def test_prompts_are_used_by_name_and_never_by_default(prompted, caplog) -> None
 def test_an_unknown_prompt_lists_those_there_are(prompted) -> None:
     with pytest.raises(RequestError, match="document, query"):
         prompted.embed(["the cat"], prompt_name="nonsense")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"config_args": {"num_hidden_layers": 1}},
+        {"tokenizer_args": {"model_max_length": 12}},
+        {"processing_kwargs": {"text": {"max_length": 12}}},
+        {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}},
+    ],
+)
+def test_settings_of_the_transformer_module_that_nobody_applies(write, settings) -> None:
+    with pytest.raises(Unsupported, match=r"sentence_bert_config\.json"):
+        theodolite.load(write(files={"sentence_bert_config.json": settings}))

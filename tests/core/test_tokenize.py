@@ -11,7 +11,7 @@ import tokenizers
 import theodolite
 from theodolite import tokenize
 from theodolite.checkpoint import Checkpoint
-from theodolite.errors import RequestError
+from theodolite.errors import CheckpointError, RequestError
 from theodolite.tokenize import Tokenizer
 from theodolite.values import Prompt, TokenItem
 
@@ -187,3 +187,66 @@ def test_do_lower_case_lowers_and_never_unlowers(write, asked: bool) -> None:
 def test_the_pad_token(write, config, token) -> None:
     tokenizer = Tokenizer(Checkpoint(write(files={"tokenizer_config.json": config})))
     assert tokenizer.pad_id == tokenizer.id_of(token)
+
+
+UPPER = "THE CAT [SEP] SAT"
+
+
+@pytest.mark.parametrize(
+    ("stored", "config", "lowers"),
+    [
+        (False, {"tokenizer_class": "BertTokenizer", "do_lower_case": True}, True),
+        (False, {"tokenizer_class": "BertTokenizerFast"}, True),
+        (True, {"tokenizer_class": "BertTokenizer", "do_lower_case": False}, False),
+        (False, {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}, False),
+        (True, {}, True),
+    ],
+)
+def test_whether_a_bert_tokenizer_lowers(write, stored: bool, config: dict, lowers: bool) -> None:
+    """transformers builds the normalizer of a BertTokenizer from tokenizer_config.json, by default lowering."""
+    folder = write(files={"tokenizer_config.json": config})
+    backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=stored)
+    backend.save(str(folder / "tokenizer.json"))
+    made = Tokenizer(Checkpoint(folder))
+    assert (made.encode("THE CAT") == made.encode("the cat")) == lowers
+
+
+def test_lowering_leaves_special_tokens_alone(write) -> None:
+    folder = write(files={"sentence_bert_config.json": {"do_lower_case": True}})
+    backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=False)
+    backend.save(str(folder / "tokenizer.json"))
+    made = Tokenizer(Checkpoint(folder))
+    assert made.encode(UPPER) == made.encode("the cat [SEP] sat")
+    assert made.encode(UPPER).count(made.id_of("[SEP]")) == 2
+
+
+def test_a_text_between_prefix_and_suffix_keeps_its_beginning(tokenizer: Tokenizer) -> None:
+    row = encode(tokenizer, Prompt(text="cat sat on a mat over hills", prefix="the", suffix="rain"))
+    whole = tokenizer.encode("the cat sat on a mat over hills rain")
+    assert list(row.input_ids) == [*whole[: LIMIT - 2], *whole[-2:]]
+
+
+def test_segments_are_cut_as_their_tokens_are(write) -> None:
+    folder = write()
+    backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    special = [(token, backend.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:1", pair=None, special_tokens=special
+    )
+    backend.save(str(folder / "tokenizer.json"))
+    row = encode(Tokenizer(Checkpoint(folder)), Prompt(text="the cat sat on a mat and more rain"))
+    assert row.token_type_ids == (*[0] * (LIMIT - 1), 1)
+
+
+def test_a_segment_that_the_table_does_not_hold(write) -> None:
+    folder = write()
+    backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    special = [(token, backend.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS]:0 $A:2 [SEP]:0", pair=None, special_tokens=special
+    )
+    backend.save(str(folder / "tokenizer.json"))
+    with pytest.raises(CheckpointError, match="gives segment 2, the segment table has 2 rows"):
+        theodolite.load(folder)

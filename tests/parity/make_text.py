@@ -134,6 +134,7 @@ def reranker(
     logit: Callable[[torch.Tensor], float],
     instructions: tuple[str | None, ...] = (None,),
     tied: tuple[str, ...] = (),
+    settings: dict[str, Any] | None = None,
 ) -> None:
     shapes = fill(model.eval(), tied)
     tok, answers = tiny.tokenizer(tokenizer), []
@@ -147,7 +148,7 @@ def reranker(
             )
     files = {"config.json": config}
     if tokenizer == "wordpiece":
-        files["tokenizer_config.json"] = {"pad_token": "[PAD]"}
+        files["tokenizer_config.json"] = {"pad_token": "[PAD]", **(settings or {})}
     store("rerankers", name, {"files": files, "tokenizer": tokenizer, "shapes": shapes, "answers": answers})
 
 
@@ -199,6 +200,8 @@ def encoders() -> None:
     bert |= {"architectures": ["BertForSequenceClassification"], "max_position_embeddings": 300, "num_labels": 1}
     model = made(BertForSequenceClassification, BertConfig, bert)
     reranker("bert", model, bert, "wordpiece", pair, one)
+    inputs = {"model_input_names": ["input_ids", "attention_mask"]}
+    reranker("bert_without_segments", model, bert, "wordpiece", untyped, one, settings=inputs)
     roberta |= {"architectures": ["XLMRobertaForSequenceClassification"], "max_position_embeddings": 302}
     model = made(XLMRobertaForSequenceClassification, XLMRobertaConfig, roberta | {"num_labels": 1})
     reranker("xlm_roberta", model, roberta, "unigram", untyped, one)

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     import mlx.core as mx
 
 
+SENTENCE_CONFIGS = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+"""Names that sentence-transformers looks for, in its order."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint folder in the published (Hugging Face, sentence-transformers or mlx-community) layout.
@@ -115,6 +122,12 @@ class Checkpoint:
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise CheckpointError(f"{self.path / 'modules.json'}: a list of objects was expected")
         return tuple(Module(str(e.get("type", "")), str(e.get("path", "")), self) for e in entries)
+
+    @cached_property
+    def sentence_config(self) -> tuple[str, dict[str, Any]]:
+        """The settings of sentence-transformers' Transformer module, empty where there are none, and their file."""
+        name = next((name for name in SENTENCE_CONFIGS if self.has(name)), SENTENCE_CONFIGS[0])
+        return name, self.json(name)
 
     @cached_property
     def pooling_folder(self) -> str | None:

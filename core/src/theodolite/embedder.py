@@ -123,7 +123,7 @@ class Embedder(Engine):
         :raises RequestError: naming the argument and its range.
         """
         check_whole("dimensions", dimensions, most=self.dim)
-        check_whole("embd_normalize", embd_normalize, least=-1)
+        check_whole("embd_normalize", embd_normalize, least=-1, most=limits.LARGEST_NORM)
 
     def finish(
         self,

@@ -77,6 +77,7 @@ class Engine:
         self.pooling = resolve_pooling(checkpoint, self.profile, options.pooling)
         self.max_length = limits.max_length(checkpoint, self.profile, options.max_length)
         self.tokenizer = tokenize.Tokenizer(checkpoint)
+        tokenize.check_segments(self.tokenizer, self.profile)
         self._filler = tokenize.filler(self.tokenizer, self.profile)
         self._check_room()
         kernels.choose(options.kernels)

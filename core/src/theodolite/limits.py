@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from theodolite.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from theodolite.checkpoint import Checkpoint
     from theodolite.values import Profile
 
@@ -14,6 +17,8 @@ EMBED_BATCH = 16
 RERANK_BATCH = 8
 """Rows of a forward pass, where neither the user nor the family's profile says otherwise."""
 HARD_CAP = 8192
+LARGEST_NORM = 2**31 - 1
+"""The largest p of a p-norm."""
 UNSET_FROM = 1_000_000
 """transformers writes a huge ``model_max_length`` where a tokenizer has no limit."""
 
@@ -29,21 +34,24 @@ def max_length(checkpoint: Checkpoint, profile: Profile, asked: int | None = Non
 
 def found(checkpoint: Checkpoint, profile: Profile) -> dict[str, int]:
     """The limits that apply without the user's, by what sets them."""
-    declared = _positive(checkpoint, "tokenizer_config.json", "model_max_length")
+    side_file, side = checkpoint.sentence_config
+    config = checkpoint.json("tokenizer_config.json")
+    key = "model_max_length" if config.get("model_max_length") is not None else "max_len"  # as old tokenizers say it
+    declared = _positive(checkpoint.path / "tokenizer_config.json", config, key)
     limits = {
         "hard cap": HARD_CAP,
         "position table": profile.max_positions,
         "fixed width": profile.width,
-        "sentence_bert_config.json": _positive(checkpoint, "sentence_bert_config.json", "max_seq_length"),
+        side_file: _positive(checkpoint.path / side_file, side, "max_seq_length"),
         "tokenizer_config.json": declared if declared is not None and declared < UNSET_FROM else None,
     }
     return {source: limit for source, limit in limits.items() if limit is not None}
 
 
-def _positive(checkpoint: Checkpoint, name: str, key: str) -> int | None:
-    value: Any = checkpoint.json(name).get(key)
+def _positive(file: Path, values: dict[str, Any], key: str) -> int | None:
+    value = values.get(key)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise CheckpointError(f"{checkpoint.path / name}: {key} should be a number, not {value!r}")
-    return int(value) if value > 0 else None
+        raise CheckpointError(f"{file}: {key} should be a number, not {value!r}")
+    return int(min(value, sys.maxsize)) if value > 0 else None  # Infinity is valid in the JSON that Python writes

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 APPLIED = frozenset({"Transformer", "Pooling", "Normalize", "Dropout"})
 CONFIG = "config_sentence_transformers.json"
+HARMLESS = frozenset({"trust_remote_code", "revision", "use_fast", "local_files_only", "cache_dir", "token"})
+OUTPUTS = ("last_hidden_state", "token_embeddings", "logits")
+"""What a Transformer module may hand on: a Pooling module's input, or a LogitScore's."""
 log = logging.getLogger("theodolite")
 
 
@@ -43,9 +46,24 @@ def check(checkpoint: Checkpoint, profile: Profile) -> None:
                 f"{checkpoint.path / pooling / 'config.json'} says word_embedding_dimension {width}, "
                 f"config.json says hidden_size {hidden}"
             )
+    _check_settings(checkpoint, profile)
     name = checkpoint.json(CONFIG).get("default_prompt_name")
     if name and profile.task is Task.EMBED and profile.named_prompts == "prefix":
         log.info("%s: default_prompt_name %r is not applied by default; pass --prompt-name %s", CONFIG, name, name)
+
+
+def _check_settings(checkpoint: Checkpoint, profile: Profile) -> None:
+    """Refuse settings of the Transformer module that would change the numbers and are not applied."""
+    name, settings = checkpoint.sentence_config
+    for key in ("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs", "processing_kwargs"):
+        if unknown := sorted(set(settings.get(key) or {}) - HARMLESS):
+            raise Unsupported(f"{checkpoint.path / name}: {key} {unknown[0]!r} is not applied")
+    for modality, how in (settings.get("modality_config") or {}).items():
+        output = how.get("method_output_name") if isinstance(how, dict) else None
+        if output is not None and output not in OUTPUTS and not profile.pooling_fixed:
+            raise Unsupported(
+                f"{checkpoint.path / name}: the {modality} modality gives {output!r}, only token embeddings are pooled"
+            )
 
 
 def prompts(checkpoint: Checkpoint) -> dict[str, str]:

@@ -9,11 +9,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import tokenizers
+from tokenizers import normalizers
 
+from theodolite.checkpoint import flag
 from theodolite.errors import CheckpointError, RequestError
-from theodolite.values import Batch, Prompt, Row
+from theodolite.values import Batch, Prompt, Row, Task
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from theodolite.checkpoint import Checkpoint
     from theodolite.values import Profile
 
@@ -31,12 +35,17 @@ class Tokenizer:
     def __init__(self, checkpoint: Checkpoint) -> None:
         if not checkpoint.has("tokenizer.json"):
             raise CheckpointError(f"{checkpoint.path}: tokenizer.json is missing, and no other tokenizer file is read")
-        file = checkpoint.path / "tokenizer.json"
-        self.backend = _load(file)
+        self.file = file = checkpoint.path / "tokenizer.json"
+        config = checkpoint.json("tokenizer_config.json")
+        side_file, side = checkpoint.sentence_config
+        lower = flag(checkpoint.path / side_file, side, "do_lower_case", False)
+        self.backend = _load(file, config, lower)
+        inputs = config.get("model_input_names")
+        self.segments: bool = not isinstance(inputs, list) or "token_type_ids" in inputs
+        """Whether rows carry the template's segment ids; without them a model sees zeros."""
         self._truncating: dict[int, tokenizers.Tokenizer] = {}
-        self.lower_case = checkpoint.json("sentence_bert_config.json").get("do_lower_case") is True
         self.size: int = self.backend.get_vocab_size(with_added_tokens=True)
-        self.pad_id = self._pad_id(checkpoint)
+        self.pad_id = self._pad_id(config)
         template = self.backend.encode("a", add_special_tokens=True)
         real = [i for i, special in enumerate(template.special_tokens_mask) if not special]
         first, last = (real[0], real[-1] + 1) if real else (0, 0)
@@ -93,7 +102,7 @@ class Tokenizer:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise RequestError(f"the text is not valid Unicode: lone surrogate at character {error.start}") from None
-        return text.lower() if self.lower_case else text
+        return text
 
     def _cutting(self, limit: int) -> tokenizers.Tokenizer:
         if limit not in self._truncating:
@@ -105,8 +114,7 @@ class Tokenizer:
             self._truncating[limit] = backend
         return self._truncating[limit]
 
-    def _pad_id(self, checkpoint: Checkpoint) -> int:
-        config = checkpoint.json("tokenizer_config.json")
+    def _pad_id(self, config: dict[str, Any]) -> int:
         for key in ("pad_token", "eos_token"):
             token = config.get(key)
             content = token.get("content") if isinstance(token, dict) else token
@@ -115,14 +123,43 @@ class Tokenizer:
         return 0
 
 
-def _load(file: Any) -> tokenizers.Tokenizer:
+BERT = ("BertTokenizer", "BertTokenizerFast")
+
+
+def _load(file: Path, config: dict[str, Any], lower: bool) -> tokenizers.Tokenizer:
     try:
         backend = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception
         raise CheckpointError(f"{file} cannot be read: {error}") from None
     backend.no_padding()
     backend.no_truncation()
+    normalizer = backend.normalizer
+    if config.get("tokenizer_class") in BERT and isinstance(normalizer, normalizers.BertNormalizer):
+        # transformers builds this one from tokenizer_config.json, whatever tokenizer.json says
+        normalizer.lowercase = flag(file.parent / "tokenizer_config.json", config, "do_lower_case", True)
+        normalizer.strip_accents = config.get("strip_accents")
+        normalizer.handle_chinese_chars = config.get("tokenize_chinese_chars") is not False
+        backend.normalizer = normalizer
+    if lower:  # as sentence-transformers does: before anything else, but special tokens stay what they are
+        after = [] if normalizer is None else [normalizer]
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *after])
     return backend
+
+
+def check_segments(tokenizer: Tokenizer, profile: Profile) -> None:
+    """Refuse a tokenizer whose template gives segments that the model has no row for: a gather is not checked.
+
+    :raises CheckpointError: naming both.
+    """
+    if profile.type_vocab_size is None or not tokenizer.segments:
+        return
+    single = tokenizer.backend.encode("a").type_ids
+    both = tokenizer.backend.encode("a", "a").type_ids if profile.task is Task.RERANK else []
+    if (worst := max([*single, *both], default=0)) >= profile.type_vocab_size:
+        raise CheckpointError(
+            f"{tokenizer.file}: the template gives segment {worst}, "
+            f"the segment table has {profile.type_vocab_size} rows"
+        )
 
 
 def filler(tokenizer: Tokenizer, profile: Profile) -> int:
@@ -136,8 +173,8 @@ def filler(tokenizer: Tokenizer, profile: Profile) -> int:
         return tokenizer.pad_id
     if not profile.masked:
         raise CheckpointError(
-            f"the padding token has id {tokenizer.pad_id}, which is >= vocab_size {profile.vocab_size}, and this "
-            "family attends to padding"
+            f"{tokenizer.file}: the padding token has id {tokenizer.pad_id}, which is >= vocab_size "
+            f"{profile.vocab_size}, and this family attends to padding"
         )
     return 0
 
@@ -169,7 +206,7 @@ def _plain(tokenizer: Tokenizer, encoding: tokenizers.Encoding, limit: int) -> R
         tail = min(len(tokenizer.trailing), limit)
         ids = ids[: limit - tail] + ids[len(ids) - tail :]
         types = types[: limit - tail] + types[len(types) - tail :]
-    return Row(tuple(ids), _types(types), None, len(ids), over)
+    return Row(tuple(ids), _types(tokenizer, types), None, len(ids), over)
 
 
 def _row(tokenizer: Tokenizer, prompt: Prompt, limit: int) -> Row:
@@ -179,7 +216,7 @@ def _row(tokenizer: Tokenizer, prompt: Prompt, limit: int) -> Row:
         return Row(ids, None, prompt.image, counted, len(prompt.ids) - len(ids) + prompt.truncated)
     if prompt.pair is not None:
         encoding, over = tokenizer.encode_pair(prompt.text, prompt.pair, limit)
-        return Row(tuple(encoding.ids), _types(encoding.type_ids), prompt.image, len(encoding.ids), over)
+        return Row(tuple(encoding.ids), _types(tokenizer, encoding.type_ids), prompt.image, len(encoding.ids), over)
     before = tokenizer.encode(prompt.prefix, special_tokens=False) if prompt.prefix else []
     after = tokenizer.encode(prompt.suffix, special_tokens=False) if prompt.suffix else []
     if prompt.special_tokens:
@@ -192,8 +229,8 @@ def _row(tokenizer: Tokenizer, prompt: Prompt, limit: int) -> Row:
     return Row(row, None, prompt.image, len(row), max(0, len(text) - room))
 
 
-def _types(type_ids: list[int]) -> tuple[int, ...] | None:
-    return tuple(type_ids) if any(type_ids) else None
+def _types(tokenizer: Tokenizer, type_ids: list[int]) -> tuple[int, ...] | None:
+    return tuple(type_ids) if tokenizer.segments and any(type_ids) else None
 
 
 def _check(tokenizer: Tokenizer, row: Row, vocab_size: int, where: str) -> None:

@@ -45,7 +45,7 @@ class Pooling(Enum):
 
 
 FLAGS = ("pooling_fixed", "normalize", "multi_vector", "images", "instruction", "masked")
-COUNTS = ("vocab_size", "dim", "max_positions", "width", "batch_size")
+COUNTS = ("vocab_size", "dim", "max_positions", "width", "type_vocab_size", "batch_size")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +81,8 @@ class Profile:
     width: int | None = None
     """Pad every row to this many tokens, instead of the longest row of the batch."""
     padding: Literal["right", "left"] = "right"
+    type_vocab_size: int | None = None
+    """Rows of the model's segment table, None where it reads no ``token_type_ids``."""
     masked: bool = True
     """False for families that attend to padding by training (SigLIP)."""
     batch_size: int | None = None

@@ -25,8 +25,10 @@ def read(checkpoint: Checkpoint) -> dict[str, mx.array]:
     tensors = _folder(checkpoint, "")
     if tensors is None:
         raise CheckpointError(f"{checkpoint.path}: no weights; expected model.safetensors (or pytorch_model.bin)")
-    folders = {module.path for module in checkpoint.modules if module.path}
-    folders |= {entry.name for entry in checkpoint.path.iterdir() if entry.is_dir() and _is_module(entry.name)}
+    if checkpoint.has("modules.json"):  # a folder that it does not list is no part of the model
+        folders = {module.path for module in checkpoint.modules if module.path}
+    else:
+        folders = {entry.name for entry in checkpoint.path.iterdir() if entry.is_dir() and _is_module(entry.name)}
     for folder in sorted(folders):
         for name, tensor in (_folder(checkpoint, f"{folder}/") or {}).items():
             tensors[f"{folder.replace('/', '.')}.{name}"] = tensor
@@ -40,11 +42,11 @@ def _is_module(folder: str) -> bool:
 
 def _folder(checkpoint: Checkpoint, prefix: str) -> dict[str, mx.array] | None:
     for stem, suffix in LAYOUTS:
+        if checkpoint.has(f"{prefix}{stem}{suffix}"):  # before the index, as transformers does
+            return _file(checkpoint.path / f"{prefix}{stem}{suffix}")
         index = f"{prefix}{stem}{suffix}.index.json"
         if checkpoint.has(index):
             return _sharded(checkpoint, index, prefix)
-        if checkpoint.has(f"{prefix}{stem}{suffix}"):
-            return _file(checkpoint.path / f"{prefix}{stem}{suffix}")
     shards = sorted((checkpoint.path / prefix).glob("model-*-of-*.safetensors"))
     if shards:
         return _unindexed(checkpoint, prefix, shards)

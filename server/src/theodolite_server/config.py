@@ -14,6 +14,7 @@ from typing import Any
 
 from theodolite import settings
 from theodolite.errors import RequestError
+from theodolite.limits import LARGEST_NORM
 
 POOLING = ("mean", "cls", "last")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
@@ -152,7 +153,7 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
               help="pairs per forward pass (0: the kind's own, 8 for text, 2 for images)"),
         _flag("--pooling", type=pooling, metavar="MODE", llama=("LLAMA_ARG_POOLING",),
               help="mean, cls, last; rank means --reranking (default: what the checkpoint says)"),
-        _flag("--embd-normalize", type=whole(-1), metavar="P", llama=("LLAMA_ARG_EMBD_NORMALIZE",),
+        _flag("--embd-normalize", type=whole(-1, LARGEST_NORM), metavar="P", llama=("LLAMA_ARG_EMBD_NORMALIZE",),
               help="-1 none, 0 largest component to 32760, 1 taxicab, 2 euclidean, above that the p-norm"),
         _flag("--embedding", "--embeddings", type=boolean, llama=("LLAMA_ARG_EMBEDDINGS",),
               help="start only if there is an embedding model"),

@@ -107,7 +107,7 @@ def test_a_segment_outside_the_table(golden, checkpoint):
     changed = golden("rerank_bert")
     changed["files"]["config.json"]["type_vocab_size"] = 1
     changed["shapes"]["bert.embeddings.token_type_embeddings.weight"][0] = 1
-    with pytest.raises(CheckpointError, match="segment 1, the table has 1 rows"):
+    with pytest.raises(CheckpointError, match="segment 1, the segment table has 1 rows"):
         theodolite.load_reranker(checkpoint(changed))
 
 

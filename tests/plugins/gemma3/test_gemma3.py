@@ -11,7 +11,9 @@ import pytest
 import theodolite
 import theodolite_gemma3.plugin
 from theodolite.errors import CheckpointError, Unsupported
+from theodolite.nn.keys import FULL, SLIDING
 from theodolite.testing import FamilyTests, tiny
+from theodolite_gemma3.model import Config
 
 GOLDEN = Path(__file__).parent / "golden" / "gemma3.json"
 
@@ -58,3 +60,23 @@ def test_a_causal_copy_is_refused(tmp_path: Path, recipe: dict[str, Any], value:
     recipe["files"]["config.json"]["use_bidirectional_attention"] = value
     with pytest.raises(Unsupported, match="use_bidirectional_attention"):
         vectors(tmp_path / "causal", recipe)
+
+
+def test_settings_that_stand_in_two_places(recipe: dict[str, Any]) -> None:
+    config = recipe["files"]["config.json"]
+    blocks = {FULL: {"rope_type": "default"}, SLIDING: {"rope_type": "default"}}
+    config |= {"rope_parameters": blocks, "rope_theta": 300.0, "rope_local_base_freq": 20.0}
+    ropes = Config.of(config).ropes
+    assert (ropes[FULL].base, ropes[SLIDING].base) == (300.0, 20.0)
+    del config["layer_types"]
+    kinds = Config.of(config | {"num_hidden_layers": 12}).layer_types
+    assert [i for i, kind in enumerate(kinds) if kind == FULL] == [5, 11]
+
+
+def test_a_projection_without_a_stated_activation_is_not_the_identity(tmp_path: Path, recipe: dict[str, Any]) -> None:
+    recipe["files"] |= {
+        "modules.json": [{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}],
+        "2_Dense/config.json": {"in_features": 64, "out_features": 96},
+    }
+    with pytest.raises(Unsupported, match="activation Tanh"):
+        vectors(tmp_path / "silent", recipe)

@@ -17,6 +17,14 @@ class TestBertCrossEncoder(FamilyTests):
     golden = GOLDEN / "bert.json"
 
 
+class TestBertCrossEncoderWithoutSegments(FamilyTests):
+    """``model_input_names`` leave out token_type_ids, so that both texts are segment 0."""
+
+    plugin = theodolite_rerankers.cross_encoder
+    name = "cross-encoder"
+    golden = GOLDEN / "bert_without_segments.json"
+
+
 class TestXlmRobertaCrossEncoder(FamilyTests):
     plugin = theodolite_rerankers.cross_encoder
     name = "cross-encoder"

@@ -10,7 +10,9 @@ from theodolite.errors import CheckpointError, Unsupported
 FULL, SLIDING = "full_attention", "sliding_attention"
 ACTIVATIONS = {
     "gelu": "gelu",
+    "gelu_fast": "gelu_tanh",
     "gelu_new": "gelu_tanh",
+    "gelu_python": "gelu",
     "gelu_pytorch_tanh": "gelu_tanh",
     "quick_gelu": "quick_gelu",
     "relu": "relu",

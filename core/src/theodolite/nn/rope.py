@@ -166,8 +166,8 @@ def _of_layers(given: dict[str, Any], layer_type: str | None) -> dict[str, Any]:
     kinds = {kind: own for kind, own in given.items() if isinstance(own, dict)}
     if not kinds:
         return given
-    if layer_type in kinds:
-        return kinds[layer_type]
+    if layer_type is not None:
+        return kinds.get(layer_type) or {}
     first, *others = kinds.values()
     if any(own != first for own in others):
         raise Unsupported(

@@ -45,6 +45,10 @@ class Config:
             raise CheckpointError(
                 f"config.json: hidden_size {hidden_size} is no multiple of num_attention_heads {heads}"
             )
+        if config.get("is_decoder"):
+            raise Unsupported("config.json: is_decoder: true is not supported, attention goes both ways here")
+        if config.get("type_vocab_size", 2) < 1:
+            raise CheckpointError("config.json: type_vocab_size should be 1 or more")
         if (positions := config.get("position_embedding_type") or "absolute") != "absolute":
             raise Unsupported(f"config.json: position_embedding_type {positions!r} is not supported, only 'absolute'")
         roberta = config.get("model_type") == "xlm-roberta"

@@ -14,6 +14,8 @@ from theodolite_bert.model import Bert, Config
 
 MODEL_TYPES = {"bert", "xlm-roberta"}
 ARCHITECTURES = {"BertModel", "XLMRobertaModel", "BertForMaskedLM", "XLMRobertaForMaskedLM"}
+OLD_NORM = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+"""As checkpoints that came from TensorFlow have it, google-bert's own among them."""
 PREFIX = re.compile(r"^(bert|roberta|model)\.")
 DROPPED = re.compile(r"^(pooler|cls|lm_head)\.|(^|\.)position_ids$")
 
@@ -29,6 +31,7 @@ def detect(checkpoint: Checkpoint) -> Profile | None:
         vocab_size=config.vocab_size,
         dim=config.hidden_size,
         normalize=checkpoint.normalize,
+        type_vocab_size=config.type_vocab_size,
         max_positions=config.max_position_embeddings - config.first_position,
     )
 
@@ -38,9 +41,17 @@ def build(checkpoint: Checkpoint) -> mlx_nn.Module:
     return Bert(Config.of(checkpoint.config))
 
 
+def new_name(name: str) -> str:
+    """A tensor's name with the norms' parameters as they are called today."""
+    for old, new in OLD_NORM.items():
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
+
+
 @hookimpl
 def sanitize(weights: dict[str, mx.array]) -> dict[str, mx.array]:
-    renamed = {PREFIX.sub("", name): tensor for name, tensor in weights.items()}
+    renamed = {new_name(PREFIX.sub("", name)): tensor for name, tensor in weights.items()}
     return {name: tensor for name, tensor in renamed.items() if not DROPPED.search(name)}
 
 

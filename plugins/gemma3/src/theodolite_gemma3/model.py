@@ -76,15 +76,15 @@ def _layer_types(config: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _ropes(config: dict[str, Any], head_dim: int) -> dict[str, RopeConfig]:
-    given = config.get("rope_parameters") or {}
+    given, local = config.get("rope_parameters") or {}, float(config.get("rope_local_base_freq") or LOCAL_BASE)
     if isinstance(given.get(FULL), dict):
         return {
             FULL: RopeConfig.of(config, head_dim, layer_type=FULL, base=GLOBAL_BASE),
-            SLIDING: RopeConfig.of({"rope_parameters": given.get(SLIDING)}, head_dim, base=LOCAL_BASE),
+            SLIDING: RopeConfig.of({"rope_parameters": given.get(SLIDING)}, head_dim, base=local),
         }
     return {
         FULL: RopeConfig.of(config, head_dim, base=GLOBAL_BASE),
-        SLIDING: RopeConfig(head_dim, base=float(config.get("rope_local_base_freq") or LOCAL_BASE)),
+        SLIDING: RopeConfig(head_dim, base=local),
     }
 
 

@@ -55,7 +55,8 @@ def dense_widths(checkpoint: Checkpoint) -> list[int]:
     :raises Unsupported: for a projection with an activation.
     """
     for module in checkpoint.modules:
-        act = str(module.config.get("activation_function") or "Identity")
+        # sentence-transformers takes Tanh where the module's settings name none
+        act = str(module.config.get("activation_function") or ("Tanh" if module.config else "Identity"))
         if module.name == "Dense" and not act.endswith("Identity"):
             raise Unsupported(f"{checkpoint.path / module.path}: Dense with activation {act} is not supported")
     tensors = sanitize(checkpoint.weights())

@@ -66,7 +66,7 @@ class Config:
             mlp_bias=bool(config.get("mlp_bias")),
             act=keys.activation(config, "hidden_activation", default="gelu"),
             layer_types=_layer_types(config),
-            window=int(config.get("local_attention") or 128) // 2 + 1,
+            window=int(config.get("local_attention", 128)) // 2 + 1,
             ropes=_ropes(config),
         )
 
@@ -82,6 +82,7 @@ def _ropes(config: dict[str, Any]) -> dict[str, RopeConfig]:
     head_dim = config["hidden_size"] // config["num_attention_heads"]
     full = config.get("global_rope_theta") or GLOBAL_BASE
     local = config.get("local_rope_theta", LOCAL_BASE) or full  # null: one base for all layers
+    config = {key: value for key, value in config.items() if key != "rope_theta"}  # which the reference does not read
     return {
         FULL: RopeConfig.of(config, head_dim, layer_type=FULL, base=full),
         SLIDING: RopeConfig.of(config, head_dim, layer_type=SLIDING, base=local),

@@ -10,11 +10,12 @@ import mlx.nn as mlx_nn
 
 from theodolite import nn, pooling
 from theodolite.checkpoint import Checkpoint
-from theodolite.errors import CheckpointError, Unsupported
+from theodolite.errors import Unsupported
 from theodolite.hookspecs import hookimpl
 from theodolite.nn import keys
 from theodolite.values import Batch, Fit, Pooling, Profile, Task
 from theodolite_bert import model as bert
+from theodolite_bert.plugin import new_name
 from theodolite_modernbert import model as modernbert
 from theodolite_modernbert.plugin import renamed as modernbert_renamed
 
@@ -44,6 +45,7 @@ def detect(checkpoint: Checkpoint) -> Profile | None:
         kind="sequence_classifier",
         pooling=mode,
         max_positions=max_positions,
+        type_vocab_size=None if checkpoint.model_type == "modernbert" else settings.type_vocab_size,
     )
 
 
@@ -129,20 +131,7 @@ def build(checkpoint: Checkpoint) -> mlx_nn.Module:
             return ModernBertClassifier(modernbert.Config.of(config), act, bool(config.get("classifier_bias")))
         case "xlm-roberta":
             return RobertaClassifier(bert.Config.of(config))
-    _check_segments(checkpoint)
     return BertClassifier(bert.Config.of(config))
-
-
-def _check_segments(checkpoint: Checkpoint) -> None:
-    """A gather is not checked, so the template's segment ids have to fit the table."""
-    from theodolite.tokenize import Tokenizer
-
-    encoding, _ = Tokenizer(checkpoint).encode_pair("a", "a", limit=64)
-    rows = bert.Config.of(checkpoint.config).type_vocab_size
-    if (worst := max(encoding.type_ids)) >= rows:
-        raise CheckpointError(
-            f"{checkpoint.path}: the tokenizer's pair template gives segment {worst}, the table has {rows} rows"
-        )
 
 
 @hookimpl
@@ -150,7 +139,7 @@ def sanitize(checkpoint: Checkpoint, weights: dict[str, mx.array]) -> dict[str, 
     if checkpoint.model_type == "modernbert":
         named = modernbert_renamed(weights, "model.")
     else:
-        named = {_bert_name(name): t for name, t in weights.items() if not name.endswith("position_ids")}
+        named = {_bert_name(new_name(name)): t for name, t in weights.items() if not name.endswith("position_ids")}
         if checkpoint.model_type == "xlm-roberta":
             named = {name: tensor for name, tensor in named.items() if not name.startswith("pooler.")}
     labels = next((named[name].shape[0] for name in HEADS if name in named), 1)
