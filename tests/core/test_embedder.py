@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 from pathlib import Path
 
 import mlx.core as mx
@@ -224,3 +225,22 @@ def test_the_buffer_pool_is_bounded_while_lengths_change(embedder) -> None:
         embedder.embed([("the cat " * (1 + (7 * i + j) % 11)) for j in range(1 + i % 16)])
         assert mx.get_cache_memory() <= CACHE_LIMIT
     assert mx.get_active_memory() <= active * 1.01 + 1_000_000
+
+
+def test_the_memory_limit_is_lent_for_a_pass() -> None:
+    """Two models of a server run at once; the limit is one for the process, and has to be what it was in the end."""
+    before = mx.set_memory_limit(1 << 40)
+    try:
+
+        def run(rows: int) -> None:
+            for _ in range(50):
+                engine._computed(mx.ones((rows, 8)) @ mx.ones((8, 8)))
+
+        threads = [threading.Thread(target=run, args=(rows,)) for rows in (5, 7)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert mx.set_memory_limit(1 << 40) == 1 << 40
+    finally:
+        mx.set_memory_limit(before)

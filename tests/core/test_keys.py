@@ -29,3 +29,15 @@ def test_a_missing_key() -> None:
 def test_layers_that_do_not_fit(kinds: list[str], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         keys.layer_types({"num_hidden_layers": 2, "layer_types": kinds})
+
+
+@pytest.mark.parametrize(("heads", "shared"), [(4, 3), (2, 4)])
+def test_heads_that_cannot_share_their_keys(heads: int, shared: int) -> None:
+    with pytest.raises(CheckpointError, match=f"num_attention_heads {heads} is no multiple"):
+        keys.key_value_heads({"num_attention_heads": heads, "num_key_value_heads": shared})
+
+
+@pytest.mark.parametrize("value", [0, -1, True, "4", 4.0])
+def test_counts_are_whole_numbers(value: object) -> None:
+    with pytest.raises(CheckpointError, match="num_attention_heads should be a whole number"):
+        keys.count({"num_attention_heads": value}, "num_attention_heads", 12)

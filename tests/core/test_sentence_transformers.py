@@ -72,3 +72,11 @@ def test_an_unknown_prompt_lists_those_there_are(prompted) -> None:
 def test_settings_of_the_transformer_module_that_nobody_applies(write, settings) -> None:
     with pytest.raises(Unsupported, match=r"sentence_bert_config\.json"):
         theodolite.load(write(files={"sentence_bert_config.json": settings}))
+
+
+def test_a_prompt_that_is_null_puts_nothing_before_a_text(write) -> None:
+    files = {"config_sentence_transformers.json": {"prompts": {"query": None}}}
+    embedder = theodolite.load(write(files=files))
+    np.testing.assert_array_equal(embedder.embed_query("a cat"), embedder.embed(["a cat"]).vectors[0])
+    with pytest.raises(CheckpointError, match="prompts should be an object of texts"):
+        theodolite.load(write(files={"config_sentence_transformers.json": {"prompts": {"query": 3}}})).prompts  # noqa: B018

@@ -199,21 +199,24 @@ UPPER = "THE CAT [SEP] SAT"
         (False, {"tokenizer_class": "BertTokenizerFast"}, True),
         (True, {"tokenizer_class": "BertTokenizer", "do_lower_case": False}, False),
         (False, {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}, False),
-        (True, {}, True),
+        (False, {"tokenizer_class": "DistilBertTokenizer"}, True),
+        (False, {}, True),  # a BERT that names no class has BERT's
     ],
 )
 def test_whether_a_bert_tokenizer_lowers(write, stored: bool, config: dict, lowers: bool) -> None:
     """transformers builds the normalizer of a BertTokenizer from tokenizer_config.json, by default lowering."""
     folder = write(files={"tokenizer_config.json": config})
     backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    backend.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=stored)
+    plain = tokenizers.normalizers.Sequence([tokenizers.normalizers.NFC()])
+    backend.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True) if stored else plain
     backend.save(str(folder / "tokenizer.json"))
     made = Tokenizer(Checkpoint(folder))
     assert (made.encode("THE CAT") == made.encode("the cat")) == lowers
 
 
 def test_lowering_leaves_special_tokens_alone(write) -> None:
-    folder = write(files={"sentence_bert_config.json": {"do_lower_case": True}})
+    cased = {"tokenizer_class": "BertTokenizer", "do_lower_case": False}
+    folder = write(files={"sentence_bert_config.json": {"do_lower_case": True}, "tokenizer_config.json": cased})
     backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     backend.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=False)
     backend.save(str(folder / "tokenizer.json"))

@@ -122,7 +122,7 @@ class Embedder(Engine):
 
         :raises RequestError: naming the argument and its range.
         """
-        check_whole("dimensions", dimensions, most=self.dim)
+        check_whole("dimensions", dimensions, most=self.dim, where=" for this model")
         check_whole("embd_normalize", embd_normalize, least=-1, most=limits.LARGEST_NORM)
 
     def finish(

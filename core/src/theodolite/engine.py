@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ class Options:
         check_whole("max_length", self.max_length)
 
 
-def check_whole(name: str, value: Any, least: int = 1, most: int | None = None) -> None:
+def check_whole(name: str, value: Any, least: int = 1, most: int | None = None, where: str = "") -> None:
     """Refuse an argument that is no whole number in a range; None is left to the checkpoint.
 
     :raises RequestError: naming the argument and its range.
@@ -62,7 +63,7 @@ def check_whole(name: str, value: Any, least: int = 1, most: int | None = None) 
     number = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if value is None or (number and least <= value <= (value if most is None else most)):
         return
-    wanted = f"{least} or more" if most is None else f"between {least} and {most} for this model"
+    wanted = f"{least} or more" if most is None else f"between {least} and {most}{where}"
     raise RequestError(f"{name} must be {'' if number else 'a whole number, '}{wanted}, got {value!r}")
 
 
@@ -188,11 +189,31 @@ class Engine:
 def _computed(pooled: mx.array) -> np.ndarray:
     if kernels.device() != "cpu":
         return np.array(pooled)
-    before = mx.set_memory_limit(mx.get_active_memory() + AHEAD)
-    try:
+    with _bounded:
         return np.array(pooled)
-    finally:
-        mx.set_memory_limit(before)
+
+
+class _Bounded:
+    """MLX's memory limit during forward passes: it is one for the process, and passes of two models may overlap."""
+
+    def __init__(self) -> None:
+        self._lock, self._running, self._before = threading.Lock(), 0, 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            before = mx.set_memory_limit(mx.get_active_memory() + AHEAD)
+            if not self._running:
+                self._before = before
+            self._running += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._running -= 1
+            if not self._running:
+                mx.set_memory_limit(self._before)
+
+
+_bounded = _Bounded()
 
 
 def cut(widths: Sequence[int], batch_size: int, batch_tokens: int) -> list[slice]:

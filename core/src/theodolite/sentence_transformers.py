@@ -55,9 +55,11 @@ def check(checkpoint: Checkpoint, profile: Profile) -> None:
 def _check_settings(checkpoint: Checkpoint, profile: Profile) -> None:
     """Refuse settings of the Transformer module that would change the numbers and are not applied."""
     name, settings = checkpoint.sentence_config
-    for key in ("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs", "processing_kwargs"):
+    for key in ("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs"):
         if unknown := sorted(set(settings.get(key) or {}) - HARMLESS):
             raise Unsupported(f"{checkpoint.path / name}: {key} {unknown[0]!r} is not applied")
+    if "max_length" in ((settings.get("processing_kwargs") or {}).get("text") or {}):
+        raise Unsupported(f"{checkpoint.path / name}: processing_kwargs.text 'max_length' is not applied")
     for modality, how in (settings.get("modality_config") or {}).items():
         output = how.get("method_output_name") if isinstance(how, dict) else None
         if output is not None and output not in OUTPUTS and not profile.pooling_fixed:
@@ -67,9 +69,14 @@ def _check_settings(checkpoint: Checkpoint, profile: Profile) -> None:
 
 
 def prompts(checkpoint: Checkpoint) -> dict[str, str]:
-    """The checkpoint's own prompts by name, empty where it has none."""
+    """The checkpoint's own prompts by name, empty where it has none.
+
+    :raises CheckpointError: for a prompt that is no text.
+    """
     found = checkpoint.json(CONFIG).get("prompts") or {}
-    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+    if not isinstance(found, dict) or not all(isinstance(text, str | None) for text in found.values()):
+        raise CheckpointError(f"{checkpoint.path / CONFIG}: prompts should be an object of texts")
+    return {name: text or "" for name, text in found.items()}
 
 
 def prompt(checkpoint: Checkpoint, name: str) -> str:

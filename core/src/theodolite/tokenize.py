@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import tokenizers
-from tokenizers import normalizers
+from tokenizers import models, normalizers
 
 from theodolite.checkpoint import flag
 from theodolite.errors import CheckpointError, RequestError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from theodolite.checkpoint import Checkpoint
     from theodolite.values import Profile
 
+CONFIG = "tokenizer_config.json"
 LONGEST_FIRST = "longest_first"
 
 
@@ -36,16 +37,15 @@ class Tokenizer:
         if not checkpoint.has("tokenizer.json"):
             raise CheckpointError(f"{checkpoint.path}: tokenizer.json is missing, and no other tokenizer file is read")
         self.file = file = checkpoint.path / "tokenizer.json"
-        config = checkpoint.json("tokenizer_config.json")
-        side_file, side = checkpoint.sentence_config
-        lower = flag(checkpoint.path / side_file, side, "do_lower_case", False)
-        self.backend = _load(file, config, lower)
+        config = checkpoint.json(CONFIG)
+        self.backend = _load(file, checkpoint, config)
         inputs = config.get("model_input_names")
         self.segments: bool = not isinstance(inputs, list) or "token_type_ids" in inputs
         """Whether rows carry the template's segment ids; without them a model sees zeros."""
         self._truncating: dict[int, tokenizers.Tokenizer] = {}
         self.size: int = self.backend.get_vocab_size(with_added_tokens=True)
-        self.pad_id = self._pad_id(config)
+        self.pad_id = self._pad_id(config, checkpoint.json("special_tokens_map.json"))
+        self.pads_left: bool = config.get("padding_side") == "left"
         template = self.backend.encode("a", add_special_tokens=True)
         real = [i for i, special in enumerate(template.special_tokens_mask) if not special]
         first, last = (real[0], real[-1] + 1) if real else (0, 0)
@@ -114,34 +114,38 @@ class Tokenizer:
             self._truncating[limit] = backend
         return self._truncating[limit]
 
-    def _pad_id(self, config: dict[str, Any]) -> int:
-        for key in ("pad_token", "eos_token"):
-            token = config.get(key)
+    def _pad_id(self, config: dict[str, Any], named: dict[str, Any]) -> int:
+        for token in (config.get("pad_token"), named.get("pad_token"), config.get("eos_token")):
             content = token.get("content") if isinstance(token, dict) else token
             if isinstance(content, str) and (found := self.id_of(content)) is not None:
                 return found
         return 0
 
 
-BERT = ("BertTokenizer", "BertTokenizerFast")
+WORDPIECE = ("Bert", "DistilBert", "Electra", "MPNet")
+"""Families whose tokenizers transformers builds anew: their normalizers say what tokenizer_config.json says, whatever
+tokenizer.json has."""
 
 
-def _load(file: Path, config: dict[str, Any], lower: bool) -> tokenizers.Tokenizer:
+def _load(file: Path, checkpoint: Checkpoint, config: dict[str, Any]) -> tokenizers.Tokenizer:
     try:
         backend = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception
         raise CheckpointError(f"{file} cannot be read: {error}") from None
     backend.no_padding()
     backend.no_truncation()
-    normalizer = backend.normalizer
-    if config.get("tokenizer_class") in BERT and isinstance(normalizer, normalizers.BertNormalizer):
-        # transformers builds this one from tokenizer_config.json, whatever tokenizer.json says
-        normalizer.lowercase = flag(file.parent / "tokenizer_config.json", config, "do_lower_case", True)
-        normalizer.strip_accents = config.get("strip_accents")
-        normalizer.handle_chinese_chars = config.get("tokenize_chinese_chars") is not False
-        backend.normalizer = normalizer
-    if lower:  # as sentence-transformers does: before anything else, but special tokens stay what they are
-        after = [] if normalizer is None else [normalizer]
+    kind = str(config.get("tokenizer_class") or ("BertTokenizer" if checkpoint.model_type == "bert" else ""))
+    wordpiece = isinstance(backend.model, models.WordPiece)
+    if wordpiece and kind.removesuffix("Fast").removesuffix("Tokenizer") in WORDPIECE:
+        backend.normalizer = normalizers.BertNormalizer(
+            lowercase=flag(checkpoint.path / CONFIG, config, "do_lower_case", True),
+            strip_accents=config.get("strip_accents"),
+            handle_chinese_chars=config.get("tokenize_chinese_chars") is not False,
+        )
+    side_file, side = checkpoint.sentence_config
+    if flag(checkpoint.path / side_file, side, "do_lower_case", False) or kind == "Siglip2Tokenizer":
+        # as the references do: before anything else, but special tokens stay what they are
+        after = [] if backend.normalizer is None else [backend.normalizer]
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *after])
     return backend
 
@@ -169,6 +173,8 @@ def filler(tokenizer: Tokenizer, profile: Profile) -> int:
 
     :raises CheckpointError: where padding is not masked.
     """
+    if tokenizer.pads_left and profile.padding == "right" and not profile.masked:
+        raise CheckpointError(f"{tokenizer.file.parent / CONFIG}: padding_side left is not supported by this family")
     if tokenizer.pad_id < profile.vocab_size:
         return tokenizer.pad_id
     if not profile.masked:

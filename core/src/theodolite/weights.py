@@ -96,6 +96,8 @@ def _file(file: Path) -> dict[str, mx.array]:
             pass  # checks the header against the file's length, which mlx does not
         tensors = mx.load(str(file))
     except (SafetensorError, RuntimeError, ValueError) as error:
+        if "unsupported dtype" in str(error):
+            raise CheckpointError(f"{file} holds a number format that MLX does not read: {error}") from None
         raise CheckpointError(f"{file} is damaged or incomplete ({error}); download it again") from None
     assert isinstance(tensors, dict)
     return tensors

@@ -159,6 +159,12 @@ bool all_ours(const Arrays&... arrays) {
   return (ours(arrays) && ...);
 }
 
+// Whether a bias or a norm's weight is one row of that width. What does not fit is MLX's to answer: it may be broadcast, or
+// an error; here it would be memory of others.
+bool is_row(const Maybe& x, long width) {
+  return !x || (x->ndim() == 1 && x->shape(0) == width);
+}
+
 // Appends an input that may be absent; its place, or -1.
 int add(std::vector<mx::array>& inputs, const Maybe& x) {
   if (!x) return -1;
@@ -167,7 +173,8 @@ int add(std::vector<mx::array>& inputs, const Maybe& x) {
 }
 
 Answer linear_op(const mx::array& x, const mx::array& weight, const Maybe& bias, int act) {
-  if (!all_ours(x, weight, bias)) return std::nullopt;
+  if (!all_ours(x, weight, bias) || weight.ndim() != 2 || x.ndim() < 1) return std::nullopt;
+  if (x.shape(-1) != weight.shape(1) || !is_row(bias, weight.shape(0))) return std::nullopt;
   long n = weight.shape(0), k = weight.shape(1), m = x.size() / std::max(k, 1L);
   auto shape = x.shape();
   shape.back() = n;
@@ -190,7 +197,7 @@ struct PackedWeight {
 
 // The weight [n, k] as panels, to be used again and again; computed at once, and only of what is there to be read, as a
 // parameter is: what a forward pass makes in passing is packed in passing. The array is given up for the panels. Should
-// anybody ask for its numbers again, on any thread, they are read back.
+// anybody ask for its numbers again, they are read back: on any thread, but by one at a time.
 // Panels are of float32, whatever the weight is; of bfloat16 where it is and the processor multiplies that.
 std::shared_ptr<PackedWeight> pack_op(mx::array& weight) {
   bool known = weight.dtype() == mx::float32 || weight.dtype() == mx::bfloat16 || weight.dtype() == mx::float16;
@@ -215,17 +222,18 @@ std::optional<std::vector<mx::array>> packed_linears_op(
     int act, std::optional<int> head_dim) {
   bool bf16 = weights[0]->bf16;
   const long k = weights[0]->panels.k * (bf16 ? 2 : 1), m = x.size() / k;
+  if (x.ndim() < 1 || (head_dim && x.ndim() != 3)) return std::nullopt;
   std::vector<mx::array> inputs{x};
   std::vector<mx::Shape> shapes;
   std::vector<mx::Strides> strides;
   std::vector<std::pair<Panels, int>> layers;
   for (size_t i = 0; i < weights.size(); i++) {
     const Panels& panels = weights[i]->panels;
-    if (!all_ours(x, biases[i]) || weights[i]->bf16 != bf16) return std::nullopt;
-    if (x.shape(-1) != panels.k * (bf16 ? 2 : 1)) throw std::invalid_argument("x is not as wide as the packed weight");
+    if (!all_ours(x, biases[i]) || weights[i]->bf16 != bf16 || !is_row(biases[i], panels.n)) return std::nullopt;
+    if (x.shape(-1) != k || panels.k != weights[0]->panels.k) return std::nullopt;
     if (head_dim) {
       int width = *head_dim;
-      if (panels.n % width != 0) throw std::invalid_argument("a projection is no multiple of head_dim wide");
+      if (width < 1 || panels.n % width != 0) return std::nullopt;
       shapes.push_back({x.shape(0), static_cast<int>(panels.n) / width, x.shape(1), width});
       strides.push_back(by_position(shapes.back()));
     } else {
@@ -261,17 +269,22 @@ Answer activation_op(const mx::array& x, int act) {
 
 // Rows of the last axis may lie apart (a split of a fused projection), as long as they lie evenly.
 Answer gated_op(const mx::array& g, const mx::array& up, int act) {
-  if (!all_ours(g, up)) return std::nullopt;
+  if (!all_ours(g, up) || g.ndim() < 1 || g.shape() != up.shape()) return std::nullopt;
   long width = g.shape(-1), rows = g.size() / std::max(width, 1L);
   return lazily("Gated", g.shape(), {g, up}, [=](Inputs& in, float* out) {
     auto step = [&](const mx::array& x) -> long {
       if (x.flags().row_contiguous) return width;
-      long stride = x.ndim() > 1 ? x.strides()[x.ndim() - 2] : width;
-      bool even = x.ndim() > 1 && x.strides().back() == 1;
-      for (int i = static_cast<int>(x.ndim()) - 3; even && i >= 0; i--) {
-        even = x.shape(i) == 1 || x.strides()[i] == x.strides()[i + 1] * x.shape(i + 1);
+      if (x.strides().back() != 1 && width > 1) return -1;
+      long stride = width, next = 0;  // of the innermost axis of several rows, and what the one around it has to be
+      bool found = false;
+      for (int i = static_cast<int>(x.ndim()) - 2; i >= 0; i--) {
+        if (x.shape(i) == 1) continue;  // its stride says nothing
+        if (found && x.strides()[i] != next) return -1;
+        if (!found) stride = x.strides()[i];
+        next = x.strides()[i] * x.shape(i);
+        found = true;
       }
-      return even ? stride : -1;
+      return stride;
     };
     long a = step(in[0]), b = step(in[1]);
     const mx::array &x = in[0], &y = in[1];
@@ -301,6 +314,7 @@ Answer gated_op(const mx::array& g, const mx::array& up, int act) {
 Answer layer_norm_op(
     const mx::array& x, const Maybe& residual, const Maybe& weight, const Maybe& bias, float eps) {
   if (!all_ours(x, residual, weight, bias) || (residual && x.shape() != residual->shape())) return std::nullopt;
+  if (x.ndim() < 1 || !is_row(weight, x.shape(-1)) || !is_row(bias, x.shape(-1))) return std::nullopt;
   long width = x.shape(-1), rows = x.size() / std::max(width, 1L);
   std::vector<mx::array> inputs{x};
   int r = add(inputs, residual), w = add(inputs, weight), b = add(inputs, bias);
@@ -316,7 +330,7 @@ Answer layer_norm_op(
 }
 
 Answer rms_norm_op(const mx::array& x, const Maybe& weight, float eps) {
-  if (!all_ours(x, weight)) return std::nullopt;
+  if (!all_ours(x, weight) || x.ndim() < 1 || !is_row(weight, x.shape(-1))) return std::nullopt;
   long width = x.shape(-1), rows = x.size() / std::max(width, 1L);
   std::vector<mx::array> inputs{x};
   int w = add(inputs, weight);
@@ -335,7 +349,13 @@ Heads heads(const mx::array& x) {
   return {x.data<float>(), s[0], s[1], s[2]};
 }
 
-// A copy as [B, H, L, D] of an array whose last axis is not the innermost.
+// Whether the rows of [B, H, L, D] lie apart, each number beside the next, as products read them.
+bool readable(const mx::array& x) {
+  bool beside = x.strides()[3] == 1 || x.shape(3) == 1, apart = x.strides()[2] >= x.shape(3) || x.shape(2) == 1;
+  return beside && apart;
+}
+
+// A copy as [B, H, L, D] of an array that does not lie so.
 Heads packed(const mx::array& x, std::vector<float>& copy) {
   copy.resize(x.size());
   const auto& s = x.strides();
@@ -351,8 +371,10 @@ Heads packed(const mx::array& x, std::vector<float>& copy) {
 Answer attention_op(
     const mx::array& q, const mx::array& k, const mx::array& v, float scale, const Maybe& mask, bool causal,
     long window) {
-  bool alike = k.shape() == v.shape() && q.shape(2) == k.shape(2) && q.shape(3) == k.shape(3);
-  if (!all_ours(q, k, v) || !alike || scale <= 0) return std::nullopt;
+  if (!all_ours(q, k, v) || q.ndim() != 4 || k.ndim() != 4 || k.shape() != v.shape()) return std::nullopt;
+  bool alike = q.shape(0) == k.shape(0) && q.shape(2) == k.shape(2) && q.shape(3) == k.shape(3);
+  bool covered = !mask || mask->shape() == mx::Shape{q.shape(0), q.shape(2)};
+  if (!alike || !covered || q.shape(1) % k.shape(1) != 0 || scale <= 0) return std::nullopt;
   Attention body{q.shape(0), q.shape(1), k.shape(1), q.shape(2), q.shape(3), scale, causal, window};
   std::vector<mx::array> inputs{q, k, v};
   if (mask) inputs.push_back(mx::astype(*mask, mx::int32, cpu()));
@@ -361,7 +383,7 @@ Answer attention_op(
     Heads sides[3];
     for (int i = 0; i < 3; i++) {
       sides[i] = heads(in[i]);
-      if (in[i].strides()[3] != 1 && in[i].shape(3) > 1) sides[i] = packed(in[i], copies[i]);
+      if (!readable(in[i])) sides[i] = packed(in[i], copies[i]);
     }
     body(sides[0], sides[1], sides[2], in.flat<int32_t>(in.size() > 3 ? 3 : -1), out);
   };
@@ -370,7 +392,8 @@ Answer attention_op(
 }
 
 Answer rope_op(const mx::array& x, const mx::array& wavelengths) {
-  if (!all_ours(x, wavelengths) || x.shape(-1) != 2 * wavelengths.shape(0)) return std::nullopt;
+  if (!all_ours(x, wavelengths) || x.ndim() != 4 || wavelengths.ndim() != 1) return std::nullopt;
+  if (x.shape(-1) != 2 * wavelengths.shape(0)) return std::nullopt;
   long b = x.shape(0), h = x.shape(1), length = x.shape(2), width = x.shape(3), half = width / 2;
   auto run = [=](Inputs& in, float* out) {
     std::vector<float> cos(length * half), sin(length * half), copy;
@@ -412,7 +435,6 @@ NB_MODULE(_ops, m) {
   m.def(
       "packed_linears", &packed_linears_op, nb::arg("x"), nb::arg("weights"), nb::arg("biases"), nb::arg("act"),
       nb::arg("head_dim").none());
-  m.def("threads", [] { return Pool::get().size(); });
   m.def("linear", &linear_op, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("act"));
   m.def("activation", &activation_op, nb::arg("x"), nb::arg("act"));
   m.def("gated", &gated_op, nb::arg("gate"), nb::arg("up"), nb::arg("act"));

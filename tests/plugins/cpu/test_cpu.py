@@ -282,6 +282,81 @@ def test_other_number_formats_and_lengths_go_to_mlx() -> None:
     assert operations.rms_norm(mx.zeros((0, 8)), None, 1e-6).shape == (0, 8)
 
 
+def outcome(call: Any) -> np.ndarray | None:
+    """What a call computes; None for an error of MLX's."""
+    try:
+        made = call()
+        return np.array(made) if isinstance(made, mx.array) else np.array([np.array(each) for each in made])
+    except ValueError:
+        return None
+
+
+def mask(rows: int, length: int) -> masks.Mask:
+    return masks.padding(mx.ones((rows, length), mx.int32))
+
+
+UNFIT: dict[str, Any] = {
+    "x of another width": lambda k: k.linear(array(3, 6), array(4, 8), None, None),
+    "x of another width, in pieces": lambda k: k.linear(array(3, 600), array(400, 800), None, None),
+    "a bias of one number": lambda k: k.linear(mx.ones((3, 8)), mx.ones((4, 8)), mx.ones((1,)), None),
+    "a bias of a row each": lambda k: k.linear(mx.ones((3, 8)), mx.ones((4, 8)), mx.ones((3, 4)), None),
+    "a short norm": lambda k: k.layer_norm(array(3, 8), mx.ones((4,)), None, 1e-5),
+    "a norm's short shift": lambda k: k.layer_norm(array(3, 8), mx.ones((8,)), mx.ones((4,)), 1e-5),
+    "a short root mean square": lambda k: k.rms_norm(array(3, 8), mx.ones((4,)), 1e-5),
+    "a gate over one row": lambda k: k.gated(mx.ones((3, 8)), mx.ones((1, 8)), "silu"),
+    "keys of one row": lambda k: k.attention(array(3, 2, 5, 8), array(1, 2, 5, 8), array(1, 2, 5, 8), 0.3, None),
+    "heads that cannot share": lambda k: k.attention(
+        array(1, 3, 5, 8), array(1, 2, 5, 8), array(1, 2, 5, 8), 0.3, None
+    ),
+    "more keys than heads": lambda k: k.attention(array(1, 2, 5, 8), array(1, 4, 5, 8), array(1, 4, 5, 8), 0.3, None),
+    "a short mask": lambda k: k.attention(*[array(3, 2, 50, 8)] * 3, 0.3, mask(3, 5)),
+    "one mask for all rows": lambda k: k.attention(*[mx.ones((3, 2, 5, 8))] * 3, 0.3, mask(1, 5)),
+    "a rotation without heads": lambda k: k.rope(mx.ones((2, 5, 8)), mx.ones((4,))),
+}
+
+
+@built
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_does_not_fit_is_for_mlx_to_answer(name: str) -> None:
+    """It may be broadcast, or an error; here it would be read from memory of others."""
+    found, wanted = (outcome(lambda table=table: UNFIT[name](table)) for table in (operations, kernels))
+    assert (found is None) == (wanted is None)
+    if wanted is not None:
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+@built
+def test_no_layers_at_all() -> None:
+    assert operations.linears(array(3, 8), []) == []
+
+
+@built
+@pytest.mark.parametrize("shape", [(2, 1, 3, 8), (3, 1, 1, 7), (5, 1, 17, 80), (1, 4, 1, 16), (4, 3, 2)])
+@pytest.mark.parametrize("act", ["silu", "relu"])
+def test_a_gate_that_is_part_of_a_larger_array(shape: tuple[int, ...], act: str) -> None:
+    """An axis of length one has a stride that says nothing."""
+    wide = array(*shape[:-2], shape[-2] + 2, shape[-1])
+    gate, up = wide[..., : shape[-2], :], wide[..., 2:, :]
+    close(operations.gated(gate, up, act), kernels.gated(gate, up, act))
+
+
+@built
+def test_attention_over_rows_that_lie_backwards_or_on_each_other() -> None:
+    q, k, v = (array(2, 2, 9, 8) for _ in range(3))
+    once = mx.broadcast_to(array(2, 2, 1, 8), (2, 2, 9, 8))
+    for sides in ((q[:, :, ::-1], k, v), (q, k[:, :, ::-1], v[:, :, ::-1]), (q, once, v), (q, k, once)):
+        close(operations.attention(*sides, 0.3, None), kernels.attention(*sides, 0.3, None))
+
+
+@built
+@pytest.mark.parametrize("eps", [1e-6, 1e-2])
+def test_norms_of_small_rows(eps: float) -> None:
+    """Where epsilon is no detail."""
+    x, weight = array(5, 16) * 1e-2, array(16)
+    close(operations.rms_norm(x, weight, eps), kernels.rms_norm(x, weight, eps))
+    close(operations.layer_norm(x, weight, None, eps), kernels.layer_norm(x, weight, None, eps))
+
+
 @built
 def test_what_is_no_number_stays_none() -> None:
     bad = mx.array([[float("nan"), 1.0, 2.0, 3.0]])

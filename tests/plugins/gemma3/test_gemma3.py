@@ -80,3 +80,31 @@ def test_a_projection_without_a_stated_activation_is_not_the_identity(tmp_path: 
     }
     with pytest.raises(Unsupported, match="activation Tanh"):
         vectors(tmp_path / "silent", recipe)
+
+
+DENSE = {"activation_function": "torch.nn.modules.linear.Identity"}
+
+
+def test_projections_run_in_the_order_of_modules_json(tmp_path: Path, recipe: dict[str, Any]) -> None:
+    from safetensors.numpy import save_file
+
+    wanted = vectors(tmp_path / "folded", recipe)
+    stems = {"dense.0.weight": "12_Dense", "dense.1.weight": "2_Dense"}
+    modules = [{"type": "sentence_transformers.models.Dense", "path": path} for path in stems.values()]
+    recipe["files"] |= {"modules.json": modules, **{f"{path}/config.json": DENSE for path in stems.values()}}
+    for stem, folder in stems.items():
+        shape = recipe["shapes"].pop(stem)
+        (tmp_path / "apart" / folder).mkdir(parents=True)
+        save_file({"linear.weight": tiny.draw(stem, shape)}, tmp_path / "apart" / folder / "model.safetensors")
+    found = theodolite.load(tiny.write(tmp_path / "apart", recipe)).embed(tiny.TEXTS).vectors
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("setting", [{"use_residual": True}, {"module_output_name": "other"}])
+def test_a_projection_that_is_more_than_a_product(tmp_path: Path, recipe: dict[str, Any], setting: dict) -> None:
+    recipe["files"] |= {
+        "modules.json": [{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}],
+        "2_Dense/config.json": DENSE | setting,
+    }
+    with pytest.raises(Unsupported, match=next(iter(setting))):
+        vectors(tmp_path / "more", recipe)

@@ -79,7 +79,7 @@ class Config:
             intermediate_size=config["intermediate_size"],
             num_hidden_layers=config["num_hidden_layers"],
             num_attention_heads=heads,
-            num_key_value_heads=config.get("num_key_value_heads") or heads,
+            num_key_value_heads=keys.key_value_heads(config),
             head_dim=head_dim,
             rms_norm_eps=float(config.get("rms_norm_eps") or 1e-6),
             rope=RopeConfig.of(config, head_dim, base=rope_base, interleaved=rope_interleaved),

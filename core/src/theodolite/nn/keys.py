@@ -22,14 +22,38 @@ ACTIVATIONS = {
 """Hugging Face's names of activations, and those of `theodolite.nn.kernels.ACTIVATIONS`."""
 
 
-def require(config: dict[str, Any], *names: str) -> None:
-    """Refuse a configuration that lacks a key.
+def count(config: dict[str, Any], name: str, default: int | None = None, least: int = 1) -> int:
+    """A whole number of ``least`` or more.
 
-    :raises CheckpointError: naming the first.
+    :param default: where there is none; None where there has to be one.
+    :raises CheckpointError: for another value, or one that is missing.
     """
+    value = default if config.get(name) is None else config[name]
+    if value is None:
+        raise CheckpointError(f"config.json: {name} is missing")
+    if type(value) is not int or value < least:
+        raise CheckpointError(f"config.json: {name} should be a whole number of {least} or more, not {value!r}")
+    return value
+
+
+def require(config: dict[str, Any], *names: str) -> None:
+    """Refuse a configuration that lacks a `count`."""
     for name in names:
-        if config.get(name) is None:
-            raise CheckpointError(f"config.json: {name} is missing")
+        count(config, name)
+
+
+def key_value_heads(config: dict[str, Any]) -> int:
+    """``num_key_value_heads``, as many as there are heads where it is not given (GQA, Ainslie et al. 2023).
+
+    :raises CheckpointError: if the heads cannot share them evenly.
+    """
+    heads = count(config, "num_attention_heads")
+    shared = count(config, "num_key_value_heads", heads)
+    if heads % shared:
+        raise CheckpointError(
+            f"config.json: num_attention_heads {heads} is no multiple of num_key_value_heads {shared}"
+        )
+    return shared
 
 
 def activation(config: dict[str, Any], *names: str, default: str) -> str:

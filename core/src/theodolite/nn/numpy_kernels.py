@@ -97,7 +97,7 @@ def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None, act: str
     rows = np.asarray(x).reshape(-1, x.shape[-1])
     product = rows @ np.asarray(weight).T
     if bias is not None:
-        product += np.asarray(bias)
+        product += np.asarray(bias.astype(mx.float32))
     if act:
         _activate(product, act)
     return mx.array(product).reshape(*x.shape[:-1], weight.shape[0])
@@ -114,7 +114,7 @@ def activation(x: mx.array, name: str) -> mx.array:
 
 def gated(gate: mx.array, up: mx.array, act: str) -> mx.array:
     """`theodolite.nn.kernels.gated` for float32."""
-    if gate.dtype != mx.float32 or up.dtype != mx.float32:
+    if gate.dtype != mx.float32 or up.dtype != mx.float32 or gate.shape != up.shape:
         return tables.gated(gate, up, act)
     y = np.array(gate, order="C")
     _activate(y, act)
@@ -132,7 +132,9 @@ def _activate(x: np.ndarray, name: str) -> None:
 
 def attention(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Mask | None) -> mx.array:
     """`theodolite.nn.kernels.attention` for float32 over one sequence; the rest goes to MLX."""
-    if q.dtype != mx.float32 or q.shape[2] != k.shape[2]:
+    plain = all(x.dtype == mx.float32 and x.size for x in (q, k, v))
+    covered = mask is None or mask.attention_mask.shape == (q.shape[0], q.shape[2])
+    if not (plain and covered) or q.shape[2] != k.shape[2] or q.shape[0] != k.shape[0] or q.shape[1] % k.shape[1]:
         return tables.attention(q, k, v, scale, mask)
     batch, heads, length, width = q.shape
     groups = k.shape[1]

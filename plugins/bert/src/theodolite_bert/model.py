@@ -40,7 +40,7 @@ class Config:
         :raises Unsupported: for an activation or a position encoding that is not served.
         :raises CheckpointError: for heads that do not share the width evenly.
         """
-        hidden_size, heads = config.get("hidden_size", 768), config.get("num_attention_heads", 12)
+        hidden_size, heads = keys.count(config, "hidden_size", 768), keys.count(config, "num_attention_heads", 12)
         if hidden_size % heads:
             raise CheckpointError(
                 f"config.json: hidden_size {hidden_size} is no multiple of num_attention_heads {heads}"
@@ -54,12 +54,12 @@ class Config:
         roberta = config.get("model_type") == "xlm-roberta"
         pad_id = config.get("pad_token_id")
         return cls(
-            vocab_size=config.get("vocab_size", 30522),
+            vocab_size=keys.count(config, "vocab_size", 30522),
             hidden_size=hidden_size,
-            num_hidden_layers=config.get("num_hidden_layers", 12),
+            num_hidden_layers=keys.count(config, "num_hidden_layers", 12, least=0),
             num_attention_heads=heads,
-            intermediate_size=config.get("intermediate_size", 3072),
-            max_position_embeddings=config.get("max_position_embeddings", 512),
+            intermediate_size=keys.count(config, "intermediate_size", 3072),
+            max_position_embeddings=keys.count(config, "max_position_embeddings", 512),
             type_vocab_size=config.get("type_vocab_size", 2),
             layer_norm_eps=config.get("layer_norm_eps", 1e-12),
             act=keys.activation(config, "hidden_act", default="gelu"),

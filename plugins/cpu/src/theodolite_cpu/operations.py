@@ -38,7 +38,7 @@ def linears(
     x: mx.array, layers: Sequence[tuple[mx.array, mx.array | None]], head_dim: int | None = None
 ) -> list[mx.array]:
     panels = [packed(weight) for weight, _ in layers]
-    if None not in panels:
+    if panels and None not in panels:
         biases = [bias for _, bias in layers]
         made: list[mx.array] | None = _ops.packed_linears(x, panels, biases, ACTS[None], head_dim)
         if made is not None:

@@ -56,7 +56,7 @@ class Config:
             hidden_size=config["hidden_size"],
             intermediate_size=config["intermediate_size"],
             num_attention_heads=config["num_attention_heads"],
-            num_key_value_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
+            num_key_value_heads=keys.key_value_heads(config),
             head_dim=head_dim,
             rms_norm_eps=float(config.get("rms_norm_eps") or 1e-6),
             scale=float(config.get("query_pre_attn_scalar") or 256) ** -0.5,

@@ -15,7 +15,8 @@ from theodolite.hookspecs import hookimpl
 from theodolite.values import Batch, Fit, Pooling, Profile
 from theodolite_gemma3.model import Config, EmbeddingGemma
 
-FOLDER = re.compile(r"^(\d+)_Dense\.linear\.")
+FOLDER = re.compile(r"^(\d+_Dense)\.linear\.")
+SENTENCE = "sentence_embedding"
 FOLDED = re.compile(r"^dense\.(\d+)\.")
 DROPPED = re.compile(r"^lm_head\.|(^|\.)rotary_emb\.")
 TRAINED_WIDTHS = (768, 512, 256, 128)
@@ -52,14 +53,20 @@ def detect(checkpoint: Checkpoint) -> Profile | None:
 def dense_widths(checkpoint: Checkpoint) -> list[int]:
     """out_features of each projection, in order: rows are never packed by quantization.
 
-    :raises Unsupported: for a projection with an activation.
+    :raises Unsupported: for a projection with an activation or a residual, or over anything but the pooled vector.
     """
-    for module in checkpoint.modules:
+    for module in (module for module in checkpoint.modules if module.name == "Dense"):
+        settings = module.config
+        for key in ("module_input_name", "module_output_name"):
+            if (name := settings.get(key) or SENTENCE) != SENTENCE:
+                raise Unsupported(f"{checkpoint.path / module.path}: Dense with {key} {name!r} is not supported")
+        if settings.get("use_residual"):
+            raise Unsupported(f"{checkpoint.path / module.path}: Dense with use_residual is not supported")
         # sentence-transformers takes Tanh where the module's settings name none
-        act = str(module.config.get("activation_function") or ("Tanh" if module.config else "Identity"))
-        if module.name == "Dense" and not act.endswith("Identity"):
+        act = str(settings.get("activation_function") or ("Tanh" if settings else "Identity"))
+        if not act.endswith("Identity"):
             raise Unsupported(f"{checkpoint.path / module.path}: Dense with activation {act} is not supported")
-    tensors = sanitize(checkpoint.weights())
+    tensors = sanitize(checkpoint, checkpoint.weights())
     stems = sorted(name for name in tensors if FOLDED.match(name) and name.endswith(".weight"))
     return [tensors[name].shape[0] for name in stems]
 
@@ -70,13 +77,18 @@ def build(checkpoint: Checkpoint) -> mlx_nn.Module:
 
 
 @hookimpl
-def sanitize(weights: dict[str, mx.array]) -> dict[str, mx.array]:
-    folders = sorted({int(found[1]) for name in weights if (found := FOLDER.match(name))})
-    ranks = {number: rank for rank, number in enumerate(folders)}
+def sanitize(checkpoint: Checkpoint, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+    listed = [module.path for module in checkpoint.modules]  # which run in this order, whatever their numbers
+
+    def place(folder: str) -> tuple[int, int]:
+        return listed.index(folder) if folder in listed else len(listed), int(folder.split("_")[0])
+
+    folders = sorted({found[1] for name in weights if (found := FOLDER.match(name))}, key=place)
+    ranks = {folder: rank for rank, folder in enumerate(folders)}
 
     def renamed(name: str) -> str:
         name = re.sub(r"^(language_model\.)?(model\.)?", "", name)
-        return FOLDER.sub(lambda found: f"dense.{ranks[int(found[1])]}.", name)
+        return FOLDER.sub(lambda found: f"dense.{ranks[found[1]]}.", name)
 
     bare = {renamed(name): tensor for name, tensor in weights.items()}
     return {name: tensor for name, tensor in bare.items() if not DROPPED.search(name)}

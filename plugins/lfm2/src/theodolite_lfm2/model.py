@@ -47,7 +47,7 @@ class Config:
             hidden_size=config["hidden_size"],
             intermediate_size=_intermediate_size(config),
             num_attention_heads=heads,
-            num_key_value_heads=config.get("num_key_value_heads") or heads,
+            num_key_value_heads=keys.key_value_heads(config),
             norm_eps=float(config.get("norm_eps") or config.get("block_norm_eps") or 1e-5),
             conv_taps=int(config.get("conv_L_cache") or 3),
             conv_bias=bool(config.get("conv_bias")),

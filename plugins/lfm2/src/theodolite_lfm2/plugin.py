@@ -18,7 +18,9 @@ def detect(checkpoint: Checkpoint) -> Profile | None:
     if checkpoint.model_type not in ("lfm2", "lfm2_bidirectional"):
         return None
     if not named and checkpoint.model_type != "lfm2_bidirectional":
-        return None  # causal: a text generator
+        if checkpoint.pooling_folder is None:
+            return None  # causal: a text generator
+        raise Unsupported(f"{checkpoint.path}: LFM2 embedders need the architecture Lfm2BidirectionalModel")
     if any(module.name == "Dense" for module in checkpoint.modules) or (checkpoint.path / "1_Dense").is_dir():
         raise Unsupported(
             f"{checkpoint.path}: this is a ColBERT late-interaction checkpoint (1_Dense), one vector per token; "

@@ -8,6 +8,7 @@ import mlx.core as mx
 import mlx.nn as mlx_nn
 
 from theodolite.checkpoint import Checkpoint
+from theodolite.errors import Unsupported
 from theodolite.hookspecs import hookimpl
 from theodolite.nn import masks
 from theodolite.nn.decoder import Config, Decoder
@@ -21,8 +22,12 @@ DROPPED = re.compile(r"^lm_head\.|(^|\.)(rotary_emb\.inv_freq|position_ids)$")
 def detect(checkpoint: Checkpoint) -> Profile | None:
     named = checkpoint.model_type == "llama_bidirec" or checkpoint.architecture == "LlamaBidirectionalModel"
     flagged = checkpoint.config.get("use_bidirectional_attention") is True
-    if checkpoint.model_type not in ("llama_bidirec", "llama") or not (named or flagged):
-        return None  # a plain Llama is a text generator
+    if checkpoint.model_type not in ("llama_bidirec", "llama"):
+        return None
+    if not (named or flagged):
+        if checkpoint.pooling_folder is None:
+            return None  # a plain Llama is a text generator
+        raise Unsupported(f"{checkpoint.path}: Llama embedders need use_bidirectional_attention: true in config.json")
     config = Config.of(checkpoint.config)
     return Profile(
         family="llama-bidirec",

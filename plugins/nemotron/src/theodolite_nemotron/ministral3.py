@@ -11,6 +11,7 @@ import mlx.core as mx
 import mlx.nn as mlx_nn
 
 from theodolite.checkpoint import Checkpoint
+from theodolite.errors import Unsupported
 from theodolite.hookspecs import hookimpl
 from theodolite.nn import masks
 from theodolite.nn.decoder import Config, Decoder
@@ -51,8 +52,12 @@ def settings(checkpoint: Checkpoint) -> Config:
 
 @hookimpl
 def detect(checkpoint: Checkpoint) -> Profile | None:
-    if checkpoint.model_type != "ministral3" or checkpoint.config.get("is_causal") is not False:
-        return None  # with a causal mask it is a text generator
+    if checkpoint.model_type != "ministral3":
+        return None
+    if checkpoint.config.get("is_causal") is not False:
+        if checkpoint.pooling_folder is None:
+            return None  # with a causal mask it is a text generator
+        raise Unsupported(f"{checkpoint.path}: Ministral 3 embedders need is_causal: false in config.json")
     config = settings(checkpoint)
     return Profile(
         family="ministral3",
