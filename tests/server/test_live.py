@@ -141,3 +141,16 @@ def test_memory_is_bounded_over_ten_thousand_requests(live: Live) -> None:
     assert max(active) - min(active) < 1_000_000
     assert resident[-1] - resident[1] < 16 * 1024 * 1024, resident
     print("resident MiB", [size >> 20 for size in resident])
+
+
+def test_what_is_no_http_is_a_line_of_the_log(live: Live) -> None:
+    """The fixture wants no traceback in it."""
+    host, port = live.url.removeprefix("http://").split(":")
+    for sent in (b"\x16\x03\x01\x02\x00", b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"):
+        with socket.create_connection((host, int(port)), timeout=SECONDS) as connection:
+            connection.sendall(sent)
+            connection.recv(12)
+    deadline = time.monotonic() + SECONDS
+    while live.log.read_text().count("refused what is no HTTP request") < 2:
+        assert time.monotonic() < deadline, live.log.read_text()
+        time.sleep(0.05)

@@ -121,8 +121,20 @@ class _Line(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """What a client sends that is no HTTP is its fault: a line of the log, not a traceback."""
+    from aiohttp.http_exceptions import HttpProcessingError
+
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, HttpProcessingError):
+        record.exc_info, record.levelno, record.levelname = None, logging.INFO, "INFO"
+        record.msg, record.args = "refused what is no HTTP request: %s", (error.message[:200],)
+    return True
+
+
 def _prepare_log() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Line())
     logging.basicConfig(handlers=[handler], force=True)
     logging.getLogger("theodolite").setLevel(logging.INFO)
+    logging.getLogger("aiohttp.server").addFilter(_without_traceback)

@@ -68,5 +68,5 @@ def test_only_bidirectional_copies_are_claimed(
     if served:
         assert theodolite.load(folder).profile.family == golden.replace("_", "-")
     else:
-        with pytest.raises(Unsupported, match="embedders need (use_bidirectional_attention: true|is_causal: false)"):
+        with pytest.raises(Unsupported, match=r"embedders need (use_bidirectional_attention: true|is_causal: false)"):
             theodolite.load(folder)
