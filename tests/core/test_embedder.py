@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import threading
@@ -225,6 +226,13 @@ def test_the_buffer_pool_is_bounded_while_lengths_change(embedder) -> None:
         embedder.embed([("the cat " * (1 + (7 * i + j) % 11)) for j in range(1 + i % 16)])
         assert mx.get_cache_memory() <= CACHE_LIMIT
     assert mx.get_active_memory() <= active * 1.01 + 1_000_000
+
+
+def test_a_fixed_width_counts_when_batches_are_cut(embedder, monkeypatch) -> None:
+    """Families that pad every row to one width compute that width, however short the rows are."""
+    monkeypatch.setattr(embedder, "profile", dataclasses.replace(embedder.profile, width=64))
+    rows = [Row((2, 5, 3), None, None, 3, 0)] * 10
+    assert sorted(len(batch) for batch in embedder.batches(rows, batch_size=16, batch_tokens=256)) == [2, 4, 4]
 
 
 def test_the_memory_limit_is_lent_for_a_pass() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+import mlx.core as mx
+import numpy as np
 import pytest
 
 from theodolite.errors import CheckpointError, Unsupported
@@ -10,6 +14,39 @@ from theodolite.nn import kernels, keys, numpy_kernels
 
 def test_every_activation_has_a_kernel() -> None:
     assert set(keys.ACTIVATIONS.values()) <= set(kernels.ACTIVATIONS) == set(numpy_kernels.ACTIVATIONS)
+
+
+def gelu_tanh(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-x))
+
+
+FORMULAS = {
+    "gelu": gelu,
+    "gelu_fast": gelu_tanh,
+    "gelu_new": gelu_tanh,
+    "gelu_python": gelu,
+    "gelu_pytorch_tanh": gelu_tanh,
+    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
+    "relu": lambda x: np.maximum(x, 0),
+    "silu": silu,
+    "swish": silu,
+}
+"""As transformers' activations.py defines them."""
+
+
+@pytest.mark.parametrize("name", keys.ACTIVATIONS)
+def test_a_name_means_what_transformers_means(name: str) -> None:
+    x = np.linspace(-4, 4, 97)
+    found = kernels.ACTIVATIONS[keys.ACTIVATIONS[name]](mx.array(x.astype(np.float32)))
+    np.testing.assert_allclose(np.array(found), FORMULAS[name](x), atol=2e-6)
 
 
 def test_the_first_name_that_is_set() -> None:
