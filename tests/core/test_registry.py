@@ -230,7 +230,7 @@ def test_a_detect_that_fails_stops_nobody_else(write, detect, words, caplog) -> 
 
 
 def test_a_value_that_a_family_cannot_read_is_the_files_or_the_plugins_fault(write) -> None:
-    folder = write({"type_vocab_size": "x"})
+    folder = write({"model_type": "xlm-roberta", "pad_token_id": "x"})
     with pytest.raises(CheckpointError) as caught:
         theodolite.load(folder)
     assert str(caught.value).startswith(f"{folder}/config.json: family bert (")

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from theodolite.errors import CONTROL, RequestError
+from theodolite.limits import DTYPES
 
 if TYPE_CHECKING:
     from theodolite.values import ImageItem
 
-DTYPES = ("auto", "float32", "float16", "bfloat16")
 STDIN = "-"
 log = logging.getLogger("theodolite")
 

@@ -50,8 +50,8 @@ class Options:
     kernels: str | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype not in ("auto", *loading.DTYPES):
-            raise RequestError(f"dtype must be one of auto, {', '.join(loading.DTYPES)}, got {self.dtype!r}")
+        if self.dtype not in limits.DTYPES:
+            raise RequestError(f"dtype must be one of {', '.join(limits.DTYPES)}, got {self.dtype!r}")
         check_whole("max_length", self.max_length)
 
 
@@ -135,8 +135,7 @@ class Engine:
         self._check_shape(tuple(pooled.shape), len(rows), batch.input_ids.shape[1])
         answer = _computed(pooled)
         if not np.isfinite(answer).all():
-            what = "embedding" if self.profile.task is Task.EMBED else "reranker"
-            raise InvalidResult(f"{what} inference returned an invalid numeric result")
+            raise InvalidResult(f"{self._what.removesuffix(' model')} inference returned an invalid numeric result")
         return answer
 
     def _check_room(self) -> None:

@@ -1,4 +1,4 @@
-"""How long a row may be, and how many go through a model at once."""
+"""How long a row may be, how many go through a model at once, and what else a user may choose. Needs no MLX."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ EMBED_BATCH = 16
 RERANK_BATCH = 8
 """Rows of a forward pass, where neither the user nor the family's profile says otherwise."""
 HARD_CAP = 8192
+DTYPES = ("auto", "float32", "float16", "bfloat16")
+"""What a user may ask to compute in."""
 LARGEST_NORM = 2**31 - 1
 """The largest p of a p-norm."""
 UNSET_FROM = 1_000_000

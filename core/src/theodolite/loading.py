@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from theodolite.checkpoint import Checkpoint
     from theodolite.registry import Family
 
-DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
-
 GROUP_BYTES = 64 * 1024 * 1024
 """What is read and converted at once: enough for several threads, so little that a half-precision file is never held
 twice."""
@@ -25,15 +23,15 @@ twice."""
 def model(family: Family, checkpoint: Checkpoint, dtype: str = "auto") -> mlx_nn.Module:
     """Build the family's model and fill in every parameter.
 
-    :param dtype: ``auto`` computes in float32 on a CPU and as stored on a GPU; else a name of `DTYPES`. On a CPU a half
-        format is that of the matrices of linear layers alone: everything between them is computed in float32.
+    :param dtype: ``auto`` computes in float32 on a CPU and as stored on a GPU; else one of `limits.DTYPES`. On a CPU a
+        half format is that of the matrices of linear layers alone: everything between them is computed in float32.
     :raises CheckpointError: for a missing, left-over or misshapen tensor, or one that is not of floats, named.
     """
     built = family.build(checkpoint)
     weights = family.sanitize(checkpoint, checkpoint.weights())
     weights = quantized.prepare(built, weights, checkpoint, keep=kernels.device() == "gpu")
     _match(checkpoint, dict(tree_flatten(built.parameters())), weights)
-    wanted = DTYPES.get(dtype)
+    wanted = None if dtype == "auto" else getattr(mx, dtype)
     on_cpu = kernels.device() == "cpu"
     matrices = {f"{path}.weight" for path, module in built.named_modules() if isinstance(module, layers.Linear)}
     group: list[tuple[str, mx.array]] = []

@@ -14,10 +14,9 @@ from typing import Any
 
 from theodolite import settings
 from theodolite.errors import RequestError
-from theodolite.limits import LARGEST_NORM
+from theodolite.limits import DTYPES, LARGEST_NORM
 
 POOLING = ("mean", "cls", "last")
-DTYPES = ("auto", "float32", "float16", "bfloat16")
 MIB = 1024 * 1024
 TRUE, FALSE = frozenset({"1", "true", "on", "yes"}), frozenset({"0", "false", "off", "no"})
 

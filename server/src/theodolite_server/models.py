@@ -21,6 +21,7 @@ from theodolite.errors import (
     UnknownFamily,
     Unsupported,
 )
+from theodolite.limits import EMBED_BATCH, RERANK_BATCH
 from theodolite.values import Task
 from theodolite_server.config import MIB, Config
 from theodolite_server.errors import Loading
@@ -304,9 +305,9 @@ class Models:
     def _limits(self, engine: Engine) -> Limits:
         config, profile = self.config, engine.profile
         if profile.task is Task.RERANK:
-            rows = config.rerank_batch_size or profile.batch_size or 8
+            rows = config.rerank_batch_size or profile.batch_size or RERANK_BATCH
         else:
-            rows = config.embedding_batch_size or profile.batch_size or 16
+            rows = config.embedding_batch_size or profile.batch_size or EMBED_BATCH
         return Limits(rows, config.max_batch_tokens)
 
     def _engine(self, served: Served) -> Engine:

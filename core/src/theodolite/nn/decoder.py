@@ -86,7 +86,7 @@ class Config:
             act=keys.activation(config, "hidden_act", default="silu"),
             qk_norm=qk_norm,
             qkv_bias=bias if qkv_bias is None else qkv_bias,
-            o_bias=bias if qkv_bias is None else False,
+            o_bias=qkv_bias is None and bias,
             mlp_bias=bool(config.get("mlp_bias")),
             windows=_windows(config, max_window_layers) if windowed else (),
             causal=config.get("is_causal") is not False,

@@ -112,9 +112,9 @@ def add_layer_norm(
     return mx.fast.layer_norm(x + residual, weight, bias, eps)
 
 
-def rope(x: mx.array, freqs: mx.array, traditional: bool = False) -> mx.array:
+def rope(x: mx.array, freqs: mx.array) -> mx.array:
     """Rotate ``[B, H, L, D]`` by positions 0..L, with the wavelengths ``freqs`` ``[D / 2]`` of `mx.fast.rope`."""
-    return mx.fast.rope(x, x.shape[-1], traditional=traditional, base=None, scale=1.0, offset=0, freqs=freqs)
+    return mx.fast.rope(x, x.shape[-1], traditional=False, base=None, scale=1.0, offset=0, freqs=freqs)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,8 +47,6 @@ class Config:
             )
         if config.get("is_decoder"):
             raise Unsupported("config.json: is_decoder: true is not supported, attention goes both ways here")
-        if config.get("type_vocab_size", 2) < 1:
-            raise CheckpointError("config.json: type_vocab_size should be 1 or more")
         if (positions := config.get("position_embedding_type") or "absolute") != "absolute":
             raise Unsupported(f"config.json: position_embedding_type {positions!r} is not supported, only 'absolute'")
         roberta = config.get("model_type") == "xlm-roberta"
@@ -60,7 +58,7 @@ class Config:
             num_attention_heads=heads,
             intermediate_size=keys.count(config, "intermediate_size", 3072),
             max_position_embeddings=keys.count(config, "max_position_embeddings", 512),
-            type_vocab_size=config.get("type_vocab_size", 2),
+            type_vocab_size=keys.count(config, "type_vocab_size", 2),
             layer_norm_eps=config.get("layer_norm_eps", 1e-12),
             act=keys.activation(config, "hidden_act", default="gelu"),
             first_position=(1 if pad_id is None else pad_id) + 1 if roberta else 0,

@@ -110,6 +110,6 @@ def rms_norm(x: mx.array, weight: mx.array | None, eps: float) -> mx.array:
     return tables.rms_norm(x, weight, eps) if y is None else y
 
 
-def rope(x: mx.array, freqs: mx.array, traditional: bool = False) -> mx.array:
-    y = None if traditional else _ops.rope(x, freqs)
-    return tables.rope(x, freqs, traditional) if y is None else y
+def rope(x: mx.array, freqs: mx.array) -> mx.array:
+    y = _ops.rope(x, freqs)
+    return tables.rope(x, freqs) if y is None else y
